@@ -112,14 +112,10 @@ static inline const char* checkpoint_block_name_(char name[CHECKPOINT_NAME], con
 // Asks the kernel to begin bringing to the disk what was written: else a checkpoint of many GB would lie in memory until the
 // commit, and all of its way to the disk would be waited for there. A hint, whose failure is the commit's to tell.
 static inline void checkpoint_write_behind_(CheckedWriter* file) {
-#ifdef SYNC_FILE_RANGE_WRITE
     const size_t every = (size_t)32 << 20, at = file->body.at;
     if (at < every || at % every >= (size_t)CHECKPOINT_BUFFER) { return; }
     fflush(file->file.file);
     (void)sync_file_range(fileno(file->file.file), 0, 0, SYNC_FILE_RANGE_WRITE);
-#else
-    (void)file;
-#endif
 }
 
 // Writes a block and looks at every number of it.
@@ -248,20 +244,18 @@ static inline Status checkpoint_flag_(const CheckedReader* file, int position) {
     return status_fail("%s: header word %d is %d, not 0 or 1; it is corrupt", file->path, position, value);
 }
 
-// A word of the header that is 64 bit and a position in the data
-static inline Status checkpoint_position_(const CheckedReader* file, int position, size_t* result) {
-    int64_t value;
-    memcpy(&value, &file->header[position], sizeof(value));
-    *result = (size_t)value;
-    if (value >= 0) { return STATUS_OK; }
-    return status_fail("%s: header word %d, a position in the data, is %lld; it is corrupt", file->path, position,
-                       (long long)value);
-}
-
 static inline uint64_t checkpoint_word64_(const CheckedReader* file, int position) {
     uint64_t value;
     memcpy(&value, &file->header[position], sizeof(value));
     return value;
+}
+
+// A word of the header that is 64 bit and a position in the data
+static inline Status checkpoint_position_(const CheckedReader* file, int position, size_t* result) {
+    *result = (size_t)checkpoint_word64_(file, position);
+    if (*result <= INT64_MAX) { return STATUS_OK; }
+    return status_fail("%s: header word %d, a position in the data, is %lld; it is corrupt", file->path, position,
+                       (long long)*result);
 }
 
 // Opens a state file and checks the words of its header, each by itself.
@@ -283,21 +277,18 @@ static inline Status checkpoint_open_state_(CheckedReader* file, const char* pat
     return status_fail("%s: header word %d says %d bytes of settings; it is corrupt", path, STATE_SETTINGS, settings);
 }
 
-// The two files of a checkpoint belong together, and to the step in their names.
+// The two files of a checkpoint belong together, and to the step in their names; 0: the model does not say it.
 static inline Status checkpoint_check_pair_(const CheckedReader* state, const ModelReader* model, int step) {
-    const char* model_path = model->file.path;
-    if (state->header[STATE_STEP] != step) {
-        return status_fail("%s holds step %d, its name says step %d; give it back its own name", state->path,
-                           (int)state->header[STATE_STEP], step);
-    }
-    if (model->header.step != 0 && model->header.step != step) {
-        return status_fail("%s holds step %d, its name says step %d; give it back its own name", model_path,
-                           model->header.step, step);
+    int of_state = state->header[STATE_STEP], of_model = model->header.step;
+    if (of_state != step || (of_model != 0 && of_model != step)) {
+        return status_fail("%s holds step %d, its name says step %d; give it back its own name",
+                           of_state != step ? state->path : model->file.path, of_state != step ? of_state : of_model,
+                           step);
     }
     if (checkpoint_word64_(state, STATE_MODEL) != model->header.digest ||
         checkpoint_word64_(state, STATE_RUN) != checkpoint_word64_(&model->file, MODEL_RUN)) {
         return status_fail("%s was not written together with %s; put back both files of one checkpoint", state->path,
-                           model_path);
+                           model->file.path);
     }
     return STATUS_OK;
 }
@@ -505,13 +496,10 @@ static inline Status checkpoint_read_identity(RunIdentity* identity, const char*
         identity->run = checkpoint_word64_(&file, STATE_RUN);
         identity->settings = checkpoint_word64_(&file, STATE_SETTINGS_DIGEST);
         identity->data = checkpoint_word64_(&file, STATE_DATA_DIGEST);
-        identity->text = (char*)calloc(bytes + 1, 1);
+        identity->text = (char*)calloc_check(bytes + 1, 1);
         identity->text_bytes = bytes;
-        if (identity->text == NULL) { result = status_fail("out of memory: %zu bytes of settings", bytes); }
-    }
-    if (result == STATUS_OK && bytes > 0 &&
-        (fseeko(file.file, -(off_t)bytes, SEEK_END) != 0 || fread(identity->text, 1, bytes, file.file) != bytes)) {
-        result = status_fail("cannot read %s: %s", paths.state, strerror(errno));
+        size_t at = HEADER_BYTES + file.body_bytes - bytes;
+        result = read_at(fileno(file.file), paths.state, at, identity->text, bytes);
     }
     checked_close(&file);
     return result;

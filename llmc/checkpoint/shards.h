@@ -54,7 +54,6 @@ typedef struct {
     int give_up;    // set by another thread to abandon this checkpoint; atomic
     // Rank 0 of several processes; shards_open
     char* packed;        // CHECKPOINT_BUFFER bytes: an answer
-    size_t* counts;      // (size) numbers of the requested piece in each process
     ShardsRequest asked; // the request in flight; 0 bytes: none
 } CheckpointSource;
 
@@ -78,39 +77,29 @@ static inline int shards_has(const GPT2* model, GPT2Block block) {
 // ----------------------------------------------------------------------------
 // Numbers in their places in a piece of a block, from element `first` on, and one process's of them, one after the other
 
-// counts[r] (size) = how many of them are rank r's.
-static inline void shards_count_(const ParameterLayout* l, size_t first, size_t count, size_t* counts) {
-    LayoutRun run;
-    memset(counts, 0, (size_t)l->size * sizeof(size_t));
-    for (size_t i = 0; i < count; i += run.count) {
-        run = layout_run(l, first + i, count - i);
-        counts[run.rank] += run.count;
-    }
-}
+typedef enum { SHARDS_COUNT, SHARDS_PACK, SHARDS_UNPACK } ShardsMove;
 
-// Returns how many numbers were packed; `packed` may be the piece itself.
-static inline size_t shards_pack(const ParameterLayout* l, int rank, char* packed, const char* piece, size_t first,
-                                 size_t count) {
+// Returns how many of `count` numbers are the rank's, and copies them between the piece and `packed`, which may be the piece
+// itself where they are packed.
+static inline size_t shards_move(const ParameterLayout* l, int rank, size_t first, size_t count, ShardsMove how,
+                                 char* packed, char* piece) {
     LayoutRun run;
     size_t n = 0;
     for (size_t i = 0; i < count; i += run.count) {
         run = layout_run(l, first + i, count - i);
         if (run.rank != rank) { continue; }
-        memmove(packed + n * sizeof(float), piece + i * sizeof(float), run.count * sizeof(float));
+        size_t bytes = run.count * sizeof(float), at = i * sizeof(float), own = n * sizeof(float);
+        if (how == SHARDS_PACK) { memmove(packed + own, piece + at, bytes); }
+        if (how == SHARDS_UNPACK) { memcpy(piece + at, packed + own, bytes); }
         n += run.count;
     }
     return n;
 }
 
-static inline void shards_unpack(const ParameterLayout* l, int rank, char* piece, const char* packed, size_t first,
-                                 size_t count) {
-    LayoutRun run;
-    for (size_t i = 0; i < count; i += run.count) {
-        run = layout_run(l, first + i, count - i);
-        if (run.rank != rank) { continue; }
-        memcpy(piece + i * sizeof(float), packed, run.count * sizeof(float));
-        packed += run.count * sizeof(float);
-    }
+// How many numbers of a piece of a block, given in bytes, are the rank's.
+static inline size_t shards_count(const GPT2* model, int rank, size_t offset, size_t bytes) {
+    return shards_move(gpt2_layout(model), rank, offset / sizeof(float), bytes / sizeof(float), SHARDS_COUNT, NULL,
+                       NULL);
 }
 
 // ----------------------------------------------------------------------------
@@ -118,36 +107,35 @@ static inline void shards_unpack(const ParameterLayout* l, int rank, char* piece
 
 // Allocates memory for answers, if there are other processes.
 static inline void shards_open(CheckpointSource* from) {
-    int size = comm_size(shards_comm(from->model));
-    if (size == 1 || comm_rank(shards_comm(from->model)) != 0) { return; }
-    from->packed = (char*)malloc_check(CHECKPOINT_BUFFER);
-    from->counts = (size_t*)calloc_check((size_t)size, sizeof(size_t));
+    Comm* comm = shards_comm(from->model);
+    if (comm_size(comm) > 1 && comm_rank(comm) == 0) { from->packed = (char*)malloc_check(CHECKPOINT_BUFFER); }
 }
 
 static inline void shards_close(CheckpointSource* from) {
     free(from->packed);
-    free(from->counts);
-    from->packed = NULL, from->counts = NULL;
+    from->packed = NULL;
 }
 
 static inline Status shards_ask_(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
     Comm* comm = shards_comm(from->model);
     ShardsRequest request = {(int32_t)block, 0, offset, bytes};
-    shards_count_(gpt2_layout(from->model), offset / sizeof(float), bytes / sizeof(float), from->counts);
     for (int rank = 1; rank < comm_size(comm); rank++) {
-        if (from->counts[rank] > 0) { TRY(comm_background_send(comm, rank, &request, sizeof(request))); }
+        if (shards_count(from->model, rank, offset, bytes) == 0) { continue; }
+        TRY(comm_background_send(comm, rank, &request, sizeof(request)));
     }
     from->asked = request;
     return STATUS_OK;
 }
 
-// Receives a process's answer and puts its numbers into from->buffer. *failed becomes 1, and its message this thread's, where
+// Receives the answer of a process that was asked and puts its numbers into from->buffer. *failed becomes 1, and its message this thread's, where
 // it could not read them; an error is one of the connection.
 static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest* asked, int rank, int* failed) {
     Comm* comm = shards_comm(from->model);
     char message[STATUS_BYTES];
     ShardsAnswer answer = {0, 0, 0};
     size_t first = (size_t)asked->offset / sizeof(float), count = (size_t)asked->bytes / sizeof(float);
+    size_t own = sizeof(float) * shards_count(from->model, rank, (size_t)asked->offset, (size_t)asked->bytes);
+    if (own == 0) { return STATUS_OK; }
     TRY(comm_background_receive(comm, rank, &answer, sizeof(answer)));
     if (answer.failed) {
         TRY(comm_background_receive(comm, rank, message, sizeof(message)));
@@ -156,12 +144,11 @@ static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest
         status_fail("rank %d: %s", rank, message);
         return STATUS_OK;
     }
-    if (answer.bytes != from->counts[rank] * sizeof(float)) {
-        return status_fail("rank %d has %zu bytes of a checkpoint's piece, not %zu", rank, (size_t)answer.bytes,
-                           from->counts[rank] * sizeof(float));
+    if (answer.bytes != own) {
+        return status_fail("rank %d has %zu bytes of a checkpoint's piece, not %zu", rank, (size_t)answer.bytes, own);
     }
-    TRY(comm_background_receive(comm, rank, from->packed, (size_t)answer.bytes));
-    shards_unpack(gpt2_layout(from->model), rank, from->buffer, from->packed, first, count);
+    TRY(comm_background_receive(comm, rank, from->packed, own));
+    shards_move(gpt2_layout(from->model), rank, first, count, SHARDS_UNPACK, from->packed, from->buffer);
     return STATUS_OK;
 }
 
@@ -170,9 +157,7 @@ static inline Status shards_receive_all_(CheckpointSource* from) {
     ShardsRequest asked = from->asked;
     int failed = 0, size = asked.bytes > 0 ? comm_size(shards_comm(from->model)) : 0;
     from->asked.bytes = 0;
-    for (int rank = 1; rank < size; rank++) {
-        if (from->counts[rank] > 0) { TRY(shards_receive_(from, &asked, rank, &failed)); }
-    }
+    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, &asked, rank, &failed)); }
     return failed ? STATUS_ERROR : STATUS_OK;
 }
 
@@ -224,8 +209,8 @@ static inline Status shards_answer_(CheckpointSource* from, const ShardsRequest*
         TRY(comm_background_send(comm, 0, &answer, sizeof(answer)));
         return comm_background_send(comm, 0, message, sizeof(message));
     }
-    answer.bytes = sizeof(float) * shards_pack(gpt2_layout(from->model), comm_rank(comm), from->buffer, from->buffer,
-                                               offset / sizeof(float), bytes / sizeof(float));
+    answer.bytes = sizeof(float) * shards_move(gpt2_layout(from->model), comm_rank(comm), offset / sizeof(float),
+                                               bytes / sizeof(float), SHARDS_PACK, from->buffer, from->buffer);
     TRY(comm_background_send(comm, 0, &answer, sizeof(answer)));
     return comm_background_send(comm, 0, from->buffer, (size_t)answer.bytes);
 }
@@ -258,19 +243,14 @@ static inline Status shards_spread(GPT2* model, GPT2Block block, char* piece, ch
     if (!shards_has(model, block)) { return comm_broadcast(comm, piece, bytes, 0); }
     if (comm_rank(comm) == 0) {
         for (int rank = 1; rank < comm_size(comm); rank++) {
-            n = shards_pack(l, rank, packed, piece, first, count);
+            n = shards_move(l, rank, first, count, SHARDS_PACK, packed, piece);
             if (n > 0) { TRY(comm_background_send(comm, rank, packed, n * sizeof(float))); }
         }
         return STATUS_OK;
     }
-    n = 0;
-    for (size_t i = 0, run_count; i < count; i += run_count) {
-        LayoutRun run = layout_run(l, first + i, count - i);
-        n += run.rank == comm_rank(comm) ? run.count : 0;
-        run_count = run.count;
-    }
+    n = shards_count(model, comm_rank(comm), offset, bytes);
     if (n > 0) { TRY(comm_background_receive(comm, 0, packed, n * sizeof(float))); }
-    shards_unpack(l, comm_rank(comm), piece, packed, first, count);
+    shards_move(l, comm_rank(comm), first, count, SHARDS_UNPACK, packed, piece);
     return STATUS_OK;
 }
 

@@ -112,16 +112,18 @@ static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     strcpy(scan->path, path);
     DIR* dir = opendir(path);
     if (dir == NULL && errno == ENOENT) { return STATUS_OK; }
-    while (dir != NULL && (errno = 0, entry = readdir(dir)) != NULL) {
-        if (folder_add_(scan, entry->d_name, &capacity) != STATUS_OK) { break; }
+    Status status = STATUS_OK;
+    while (dir != NULL && status == STATUS_OK && (errno = 0, entry = readdir(dir)) != NULL) {
+        status = folder_add_(scan, entry->d_name, &capacity);
     }
-    int error = errno;
+    if (status == STATUS_OK && errno != 0) {
+        status = status_fail("cannot read the directory %s: %s", path, strerror(errno));
+    }
     if (dir != NULL) { closedir(dir); }
-    if (status_now() == STATUS_OK && error != 0) {
-        status_fail("cannot read the directory %s: %s", path, strerror(error));
+    if (status != STATUS_OK) {
+        run_folder_scan_free(scan);
+        return status;
     }
-    if (status_now() != STATUS_OK) { run_folder_scan_free(scan); }
-    TRY(status_now());
     if (scan->num_files > 0) { qsort(scan->files, scan->num_files, sizeof(FolderFile), folder_compare_); }
     snprintf(log, sizeof(log), "%s/main.log", path);
     scan->log_has_lines = stat(log, &st) == 0 && st.st_size > 0;

@@ -87,9 +87,8 @@ static inline void token_list_free(TokenList* list) {
 static inline void token_list_reserve(TokenList* list, size_t more) {
     if (list->capacity - list->count >= more) { return; }
     size_t capacity = size_add(list->count, more) + list->capacity / 2 + 1024;
-    int* ids = (int*)malloc_check(size_mul(capacity, sizeof(int)));
-    if (list->count > 0) { memcpy(ids, list->ids, list->count * sizeof(int)); }
-    free(list->ids);
+    int* ids = (int*)realloc(list->ids, size_mul(capacity, sizeof(int)));
+    if (ids == NULL) { fatal("out of memory: %zu tokens", capacity); }
     list->ids = ids, list->capacity = capacity;
 }
 
