@@ -276,21 +276,11 @@ static void decode_numbers(Encoder* e, Input* in) {
     }
 }
 
-// 1 if the input is a token file. A pipe, of which nothing can be read twice, is none.
-static int is_token_file(Input* in) {
-    struct stat st;
-    int32_t magic = 0;
-    if (in->file == stdin || fstat(fileno(in->file), &st) != 0 || !S_ISREG(st.st_mode)) { return 0; }
-    int has_magic = fread(&magic, sizeof(magic), 1, in->file) == 1;
-    rewind(in->file);
-    return has_magic && (magic == TOKENS_MAGIC_16 || magic == TOKENS_MAGIC_32);
-}
-
 static void decode(Encoder* e, char** files, int count) {
     output_open(&e->output, e->options->output);
     for (int i = 0; i < (count > 0 ? count : 1); i++) {
         Input in = input_open(count > 0 ? files[i] : NULL);
-        if (is_token_file(&in)) {
+        if (in.file != stdin && ends_with(in.name, ".bin")) { // as encode writes them
             decode_token_file(e, &in);
         } else {
             decode_numbers(e, &in);

@@ -52,8 +52,7 @@ typedef struct {
     // the thread
     pthread_t thread;
     int has_thread;
-    pthread_mutex_t mutex;
-    int done; // guarded by the mutex
+    int done; // atomic
 } CheckpointWriter;
 
 // 1 if a save reads this process's model: rank 0 writes all weights, the others send their shards.
@@ -75,7 +74,6 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
         printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
         w->settings.in_background = 0;
     }
-    pthread_mutex_init(&w->mutex, NULL);
 }
 
 // ----------------------------------------------------------------------------
@@ -123,9 +121,7 @@ static inline void checkpoint_writer_write_(CheckpointWriter* w) {
 static inline void* checkpoint_writer_thread_(void* writer) {
     CheckpointWriter* w = (CheckpointWriter*)writer;
     checkpoint_writer_write_(w);
-    pthread_mutex_lock(&w->mutex);
-    w->done = 1;
-    pthread_mutex_unlock(&w->mutex);
+    __atomic_store_n(&w->done, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -195,10 +191,7 @@ static inline void checkpoint_writer_give_up(CheckpointWriter* w) {
 // have agreed on it and then wait.
 static inline CheckpointResult checkpoint_writer_poll(CheckpointWriter* w) {
     if (!w->has_thread) { return w->result; }
-    pthread_mutex_lock(&w->mutex);
-    int done = w->done;
-    pthread_mutex_unlock(&w->mutex);
-    return done ? checkpoint_writer_wait(w) : CHECKPOINT_WRITING;
+    return __atomic_load_n(&w->done, __ATOMIC_ACQUIRE) ? checkpoint_writer_wait(w) : CHECKPOINT_WRITING;
 }
 
 // Takes the snapshot and starts the thread; returns 0 if the caller has to write.
@@ -243,7 +236,6 @@ static inline CheckpointResult checkpoint_writer_close(CheckpointWriter* w) {
     CheckpointResult result = checkpoint_writer_wait(w);
     shards_close(&w->source);
     w->pinned ? gpt2_host_free(w->pinned) : free(w->source.buffer);
-    pthread_mutex_destroy(&w->mutex);
     memset(w, 0, sizeof(*w));
     return result;
 }

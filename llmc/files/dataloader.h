@@ -143,10 +143,9 @@ static inline Status token_file_load(int** tokens, size_t* count, const char* pa
     TokenFile t;
     *tokens = NULL, *count = 0;
     TRY(token_file_begin(&t, &r, path));
-    void* raw = malloc(r.body_bytes + 1);
-    int* all = (int*)malloc(size_add(size_mul(t.num_tokens, sizeof(int)), 1));
-    Status status = raw != NULL && all != NULL ? checked_read(&r, raw, r.body_bytes)
-                                               : status_fail("out of memory: %zu tokens of %s", t.num_tokens, path);
+    void* raw = malloc_check(r.body_bytes);
+    int* all = (int*)malloc_check(size_mul(t.num_tokens, sizeof(int)));
+    Status status = checked_read(&r, raw, r.body_bytes);
     size_t good = status == STATUS_OK ? token_file_cast(all, raw, &t, t.num_tokens, (uint32_t)vocab_size) : 0;
     if (status == STATUS_OK && good < t.num_tokens) {
         status = status_fail("%s: token %u at position %zu is not below the model's vocabulary of %d", path,
@@ -166,12 +165,11 @@ static inline int token_file_glob(glob_t* paths, const char* pattern) { return g
 static inline glob_t token_file_paths(const char* pattern) {
     glob_t paths;
     int status = token_file_glob(&paths, pattern);
-    if (status == GLOB_NOMATCH) {
+    if (status != 0) {
         fatal("no token file matches %s; a script in dev/data writes them, for example python3 "
               "dev/data/tinyshakespeare.py",
               pattern);
     }
-    if (status != 0) { fatal("cannot list the files that match %s: %s", pattern, strerror(errno)); }
     return paths;
 }
 

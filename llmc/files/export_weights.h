@@ -235,10 +235,9 @@ static inline Status hugging_face_write_model(const char* path, const float* par
     size_t most = EXPORT_ROWS * 4 * (size_t)config.channels;
     w.config = config, w.params = params, w.type = type;
     TRY(safetensors_create(&w.out, path));
-    w.block = (float*)malloc(most * sizeof(float));
-    w.bytes = (char*)malloc(most * sizeof(float));
-    Status status = w.block != NULL && w.bytes != NULL ? export_write_all_(&w)
-                                                       : status_fail("out of memory: cannot write %s", path);
+    w.block = (float*)malloc_check(most * sizeof(float));
+    w.bytes = (char*)malloc_check(most * sizeof(float));
+    Status status = export_write_all_(&w);
     if (status != STATUS_OK) { atomic_abandon(&w.out.file); }
     free(w.block);
     free(w.bytes);

@@ -194,8 +194,7 @@ static inline Status hugging_face_open_files_(HuggingFaceWeights* w) {
     if (!is_folder && slash != NULL) { folder[slash == w->path ? 1 : slash - w->path] = '\0'; }
     snprintf(w->config_path, sizeof(w->config_path), "%.700s/config.json", folder);
     if (!name_exists(w->config_path)) { w->config_path[0] = '\0'; }
-    w->files = (SafetensorsFile*)calloc((size_t)n + 1, sizeof(SafetensorsFile));
-    if (w->files == NULL) { return status_fail("out of memory: cannot read %s", w->path); }
+    w->files = (SafetensorsFile*)calloc_check((size_t)n, sizeof(SafetensorsFile));
     if (!is_folder) { return hugging_face_open_file_(w, w->path); }
     for (int i = 1; i <= n; i++) {
         hugging_face_path_(path, folder, i, n);
@@ -450,10 +449,9 @@ static inline Status hugging_face_read(const HuggingFaceWeights* w, float* param
     size_t n = gpt2_parameters(table, w->config), C = (size_t)w->config.channels, V = (size_t)w->config.vocab_size;
     size_t most = HUGGING_FACE_ROWS * 4 * C * sizeof(float); // no row is longer than the MLP's
     memset(params + V * C, 0, (table[PARAMETER_wte].rows - V) * C * sizeof(float));
-    void* raw = malloc(most);
-    float* x = (float*)malloc(most);
-    Status status = raw != NULL && x != NULL ? hugging_face_read_all_(w, params, table, raw, x)
-                                             : status_fail("out of memory: cannot read %s", w->path);
+    void* raw = malloc_check(most);
+    float* x = (float*)malloc_check(most);
+    Status status = hugging_face_read_all_(w, params, table, raw, x);
     free(raw);
     free(x);
     finite_check_begin(&finite, w->config, sizeof(float), w->path);

@@ -91,16 +91,20 @@ static inline uint16_t float_to_fp16(float x) {
     return (uint16_t)(sign | half);
 }
 
+// Casts a weight to 16 bits; *back is what they are.
+static inline uint16_t weight_to_16_(WeightType type, float x, float* back) {
+    uint16_t word = type == WEIGHTS_BF16 ? float_to_bf16(x) : float_to_fp16(x);
+    *back = type == WEIGHTS_BF16 ? bf16_to_float(word) : fp16_to_float(word);
+    return word;
+}
+
 // Casts n weights into `to`, of any alignment. Returns how many finite ones became infinite.
 static inline size_t cast_weights(void* to, WeightType type, const float* weights, size_t n) {
     size_t lost = 0;
-    if (type == WEIGHTS_FP32) {
-        memcpy(to, weights, n * sizeof(float));
-        return 0;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint16_t word = type == WEIGHTS_BF16 ? float_to_bf16(weights[i]) : float_to_fp16(weights[i]);
-        float back = type == WEIGHTS_BF16 ? bf16_to_float(word) : fp16_to_float(word);
+    float back;
+    if (type == WEIGHTS_FP32) { memcpy(to, weights, n * sizeof(float)); }
+    for (size_t i = 0; i < n && type != WEIGHTS_FP32; i++) {
+        uint16_t word = weight_to_16_(type, weights[i], &back);
         lost += isinf(back) && !isinf(weights[i]);
         memcpy((char*)to + i * sizeof(word), &word, sizeof(word));
     }
@@ -109,9 +113,9 @@ static inline size_t cast_weights(void* to, WeightType type, const float* weight
 
 // 1 if the cast changes no bit of any of n weights that are finite.
 static inline int weights_are(WeightType type, const float* weights, size_t n) {
+    float back;
     for (size_t i = 0; i < n && type != WEIGHTS_FP32; i++) {
-        uint16_t word = type == WEIGHTS_BF16 ? float_to_bf16(weights[i]) : float_to_fp16(weights[i]);
-        float back = type == WEIGHTS_BF16 ? bf16_to_float(word) : fp16_to_float(word);
+        weight_to_16_(type, weights[i], &back);
         if (memcmp(&back, &weights[i], sizeof(back)) != 0) { return 0; }
     }
     return 1;
@@ -302,9 +306,8 @@ NOINLINE Status gpt2_load_parameters(float** params, const char* path, ModelHead
     TRY(model_reader_open(&r, path));
     *header = r.header;
     size_t n = gpt2_parameters(table, r.header.config);
-    float* p = (float*)malloc(size_mul(n, sizeof(float)));
-    Status status = p != NULL ? model_reader_floats_(&r, p, n)
-                              : status_fail("%s: no %zu bytes of host memory for its weights", path, 4 * n);
+    float* p = (float*)malloc_check(size_mul(n, sizeof(float)));
+    Status status = model_reader_floats_(&r, p, n);
     if (status == STATUS_OK) { status = checked_end(&r.file); }
     model_reader_close(&r);
     if (status == STATUS_OK) { *params = p; }

@@ -86,12 +86,11 @@ static inline void run_folder_scan_free(RunFolderScan* scan) {
     scan->files = NULL, scan->num_files = 0;
 }
 
-static inline Status folder_add_(RunFolderScan* scan, const char* name, size_t* capacity) {
+static inline Status folder_add_(RunFolderScan* scan, const char* name) {
     FolderFile file;
     if (!folder_parse_(&file, name)) { return STATUS_OK; }
-    if (scan->num_files == *capacity) {
-        *capacity = *capacity ? 2 * *capacity : 64;
-        FolderFile* more = (FolderFile*)realloc(scan->files, *capacity * sizeof(FolderFile));
+    if ((scan->num_files & (scan->num_files + 1)) == 0) { // 0, 1, 3, 7: there is room for one more, and it doubles
+        FolderFile* more = (FolderFile*)realloc(scan->files, 2 * (scan->num_files + 1) * sizeof(FolderFile));
         if (more == NULL) { return status_fail("out of memory: cannot list %s", scan->path); }
         scan->files = more;
     }
@@ -105,7 +104,6 @@ static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     char log[1024 + 16];
     struct stat st;
     struct dirent* entry;
-    size_t capacity = 0;
     status_clear();
     memset(scan, 0, sizeof(*scan));
     if (strlen(path) > 960) { return status_fail("-o: the path is longer than 960 bytes: %s", path); }
@@ -114,7 +112,7 @@ static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     if (dir == NULL && errno == ENOENT) { return STATUS_OK; }
     Status status = STATUS_OK;
     while (dir != NULL && status == STATUS_OK && (errno = 0, entry = readdir(dir)) != NULL) {
-        status = folder_add_(scan, entry->d_name, &capacity);
+        status = folder_add_(scan, entry->d_name);
     }
     if (status == STATUS_OK && errno != 0) {
         status = status_fail("cannot read the directory %s: %s", path, strerror(errno));

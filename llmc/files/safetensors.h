@@ -135,13 +135,9 @@ static inline Status safetensors_check_cover_(const SafetensorsFile* f) {
 static inline Status safetensors_parse_(SafetensorsFile* f) {
     const Json* json = &f->header;
     const JsonNode* root = json_root(json);
+    f->tensors = (SafeTensor*)malloc_check((root->next / 10u + 1) * sizeof(SafeTensor)); // each has ten nodes, or more
     for (const JsonNode* key = json_first(json, root); key != NULL; key = json_next(json, root, key)) {
         if (json_is(json, key, "__metadata__")) { continue; }
-        if ((f->count & (f->count + 1)) == 0) { // 0, 1, 3, 7: there is room for one more, and it doubles
-            SafeTensor* more = (SafeTensor*)realloc(f->tensors, 2 * (f->count + 1) * sizeof(SafeTensor));
-            if (more == NULL) { return status_fail("out of memory: cannot read %s", f->path); }
-            f->tensors = more;
-        }
         TRY(safetensors_parse_tensor_(f, &f->tensors[f->count], key));
         f->count++;
     }
@@ -152,9 +148,8 @@ static inline Status safetensors_parse_(SafetensorsFile* f) {
 // Reads and parses the header, of which the file says `length`.
 static inline Status safetensors_read_header_(SafetensorsFile* f, size_t length) {
     char name[1024];
-    char* text = (char*)malloc(length);
+    char* text = (char*)malloc_check(length);
     snprintf(name, sizeof(name), "%.1000s: its header", f->path);
-    if (text == NULL) { return status_fail("out of memory: cannot read %s", f->path); }
     Status status = read_at(f->fd, f->path, 8, text, length);
     if (status == STATUS_OK && text[0] != '{') {
         status = status_fail("%s is no safetensors file: its header does not begin with '{'", f->path);
@@ -195,8 +190,7 @@ static inline Status safetensors_open_(SafetensorsFile* f) {
 static inline Status safetensors_open(SafetensorsFile* f, const char* path) {
     memset(f, 0, sizeof(*f));
     f->fd = -1;
-    f->path = (char*)malloc(strlen(path) + 1);
-    if (f->path == NULL) { return status_fail("out of memory: cannot read %s", path); }
+    f->path = (char*)malloc_check(strlen(path) + 1);
     strcpy(f->path, path);
     if (safetensors_open_(f) == STATUS_OK) { return STATUS_OK; }
     safetensors_close(f);

@@ -49,11 +49,10 @@ static inline int weights_is_file(const char* name) {
 static inline Status weights_find_in_run_(WeightsSource* source, const char* folder) {
     RunFolderScan scan;
     TRY(run_folder_scan(&scan, folder));
-    int step = run_folder_newest_weights(&scan), any = run_folder_has_checkpoints(&scan);
+    int step = run_folder_newest_weights(&scan);
     run_folder_scan_free(&scan);
     if (step < 0) {
-        return status_fail("-e %s: %s; name " WEIGHTS_HELP, folder,
-                           any ? "no checkpoint of the run in this folder is complete" : "the folder holds no weights");
+        return status_fail("-e %s: the folder holds no weights, or no complete checkpoint; name " WEIGHTS_HELP, folder);
     }
     snprintf(source->path, sizeof(source->path), "%s/model_%08d.bin", folder, step);
     return STATUS_OK;
@@ -95,10 +94,8 @@ static inline Status weights_read_hugging_face_(float** params, const char* path
         print_warning("%s: no config.json beside it: its heads are taken to have 64 channels, %d heads", path,
                       w.config.num_heads);
     }
-    size_t bytes = size_mul(gpt2_parameters(table, w.config), sizeof(float));
-    float* p = (float*)malloc(bytes);
-    Status status = p != NULL ? hugging_face_read(&w, p)
-                              : status_fail("%s: no %zu bytes of host memory for its weights", path, bytes);
+    float* p = (float*)malloc_check(size_mul(gpt2_parameters(table, w.config), sizeof(float)));
+    Status status = hugging_face_read(&w, p);
     hugging_face_close(&w);
     if (status == STATUS_OK) { *params = p; }
     if (status != STATUS_OK) { free(p); }

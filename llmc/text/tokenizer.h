@@ -30,7 +30,7 @@ typedef struct {
     TextStream shown;       // what tokenizer_print has printed
     TokenList special;      // tokens that are not made of text
     size_t longest_special; // bytes of the longest of their names
-    Bpe* bpe;               // NULL until tokenizer_prepare_encode()
+    Bpe bpe;                // empty until tokenizer_prepare_encode()
     char* folder;           // of Hugging Face, which it came from; NULL: none
     int *ranks, *firsts;    // from there, as in Vocab
 } Tokenizer;
@@ -60,8 +60,9 @@ static inline void tokenizer_read_tokens_(Tokenizer* t, CheckedReader* file, con
     tokenizer_allocate_(t, vocab_size, left);
     for (int i = 0; i < vocab_size; i++) {
         size_t length = at < left ? body[at] : 1; // beyond the end: caught by the next line
-        if (at + 1 + length > left) { fatal("%s ends inside token %d of %d; it is truncated", path, i, vocab_size); }
-        if (length == 0) { fatal("%s: token %d is empty; the file is corrupt", path, i); }
+        if (length == 0 || at + 1 + length > left) {
+            fatal("%s: token %d of %d is empty or beyond the end; it is truncated or corrupt", path, i, vocab_size);
+        }
         memcpy(t->bytes + t->offsets[i], body + at + 1, length);
         t->offsets[i + 1] = t->offsets[i] + length;
         at += 1 + length;
@@ -174,13 +175,12 @@ static inline const char* tokenizer_of_model(const char* model, char* folder, si
 }
 
 static inline void tokenizer_free(Tokenizer* t) {
-    if (t->bpe != NULL) { bpe_free(t->bpe); }
+    bpe_free(&t->bpe);
     token_list_free(&t->special);
     text_stream_free(&t->shown);
     free(t->folder);
     free(t->ranks);
     free(t->firsts);
-    free(t->bpe);
     free(t->bytes);
     free(t->offsets);
     memset(t, 0, sizeof(*t));
@@ -197,13 +197,13 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, 
 
 // Fails if byte pair encoding by bytes and ranks would make a token of other halves than its merge does: the merges of a
 // tokenizer that was trained never do, nor ids that are their order.
-static inline Status tokenizer_check_merges_(const Tokenizer* t, Bpe* bpe) {
+static inline Status tokenizer_check_merges_(Tokenizer* t) {
     int end[VOCAB_TOKEN_BYTES];
     for (int id = 0; id < t->vocab_size; id++) {
         size_t n;
         const unsigned char* s = tokenizer_decode(t, id, &n);
-        if (n < 2 || bpe_find(bpe, s, n) != id) { continue; }
-        if (bpe_parts(bpe, id, end) == 2 && (t->firsts == NULL || end[0] == t->firsts[id])) { continue; }
+        if (n < 2 || bpe_find(&t->bpe, s, n) != id) { continue; }
+        if (bpe_parts(&t->bpe, id, end) == 2 && (t->firsts == NULL || end[0] == t->firsts[id])) { continue; }
         return status_fail("%s: token %d is no merge of two tokens before it%s", t->folder, id,
                            t->firsts == NULL ? ": there is no merges.txt, and the ids are not the order of merges"
                                              : "");
@@ -214,22 +214,14 @@ static inline Status tokenizer_check_merges_(const Tokenizer* t, Bpe* bpe) {
 // Builds what tokenizer_encode needs, once: for GPT-2's vocabulary 10 ms. Fails if there is no tokenizer, or its tokens
 // cannot encode every text.
 static inline Status tokenizer_prepare_encode(Tokenizer* t) {
-    if (t->bpe != NULL || (t->ready && t->vocab_size == BYTE_VOCAB_SIZE)) { return STATUS_OK; }
+    if (t->bpe.slots != NULL || (t->ready && t->vocab_size == BYTE_VOCAB_SIZE)) { return STATUS_OK; }
     if (!t->ready) {
         return status_fail("text needs a tokenizer: --tokenizer FILE, which python3 dev/data/tokenizer.py writes");
     }
-    Bpe* bpe = (Bpe*)malloc_check(sizeof(Bpe));
-    Status status = bpe_prepare(bpe, t->bytes, t->offsets, t->ranks, t->vocab_size, &t->special);
-    if (status == STATUS_OK && t->folder != NULL) {
-        status = tokenizer_check_merges_(t, bpe);
-        if (status != STATUS_OK) { bpe_free(bpe); }
-    }
-    if (status != STATUS_OK) {
-        free(bpe);
-        return STATUS_ERROR;
-    }
-    t->bpe = bpe;
-    return STATUS_OK;
+    TRY(bpe_prepare(&t->bpe, t->bytes, t->offsets, t->ranks, t->vocab_size, &t->special));
+    Status status = t->folder != NULL ? tokenizer_check_merges_(t) : STATUS_OK;
+    if (status != STATUS_OK) { bpe_free(&t->bpe); }
+    return status;
 }
 
 // Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
@@ -238,7 +230,7 @@ static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_
                                            size_t* used) {
     *used = 0;
     TRY(tokenizer_prepare_encode(t));
-    if (t->bpe != NULL) { return bpe_encode(t->bpe, text, bytes, is_end, out, used); }
+    if (t->bpe.slots != NULL) { return bpe_encode(&t->bpe, text, bytes, is_end, out, used); }
     token_list_reserve(out, bytes);
     for (size_t i = 0; i < bytes; i++) { out->ids[out->count++] = (unsigned char)text[i]; }
     *used = bytes;
