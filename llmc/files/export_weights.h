@@ -380,8 +380,8 @@ static inline void export_note_trained_(const char* target, GPT2Config config) {
 
 // Writes the target. params: fp32 in table order. dtype: fp32, bf16, fp16, or auto, which takes 16 bits where nothing is lost.
 // tokenizer, for a folder: NULL, or not ready, where there is none.
-static inline Status export_weights(const char* target, const float* params, GPT2Config config, const char* dtype,
-                                    const Tokenizer* tokenizer, int overwrite) {
+NOINLINE Status export_weights(const char* target, const float* params, GPT2Config config, const char* dtype,
+                               const Tokenizer* tokenizer, int overwrite) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     WeightType type;
     char path[1024];
