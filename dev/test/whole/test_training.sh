@@ -93,9 +93,9 @@ done
 # llm.c's files, which have zeros where ours say more, and nothing after the order of the data
 mkdir "$dir/llmc"
 cp "$dir"/whole/{main.log,{model,state}_00000020*,DONE_00000020} "$dir/llmc"
-"$python" - "$dir/llmc/model_00000020.bin" 8 0 "$dir/llmc/state_00000020_00000.bin" 34 2072 <<'END'
+"$python" - "$dir/llmc/model_00000020.bin" 8 0 "$dir/llmc/state_00000020_00000.bin" 34 2064 <<'END'
 import sys
-for path, word, cut in (sys.argv[1:4], sys.argv[4:7]): # first word that llm.c leaves 0; bytes of the name of its file and of the outlier detectors
+for path, word, cut in (sys.argv[1:4], sys.argv[4:7]): # first word that llm.c leaves 0; bytes of the outlier detectors
     with open(path, "rb") as f:
         data = bytearray(f.read())
     settings = int.from_bytes(data[168:172], "little") if int(cut) else 0 # and of the settings behind them
@@ -168,7 +168,7 @@ check "other files are other weights" fails_with "change the result" "${common[@
 mv "$dir/gpt2" "$dir/gone"
 check "files that are gone are what they were" run from_folder -e "$dir/gpt2" "${short_run[@]}" -y 1
 check "which a note says" grep -q "note: -e $dir/gpt2: no such file" "$dir/from_folder.log"
-check "a folder without weights" fails_with "holds no weights; name a .bin or .safetensors file" "${common[@]}" -e "$dir/"
+check "a folder without weights" fails_with "holds no weights, or no complete checkpoint; name a .bin or .safetensors file" "${common[@]}" -e "$dir/"
 
 # the trained length: a size that names no context has -t; a file's word says what was trained, over resumes and runs that go on
 word() { # word NAME STEP WORD [VALUE]: this word of a checkpoint's weights; with a value, puts it there
@@ -372,7 +372,7 @@ copy locked 00000040
 "$trainer" "${again[@]}" -o "$dir/locked" -n 0 -x 100000 --resume-anyway >"$dir/locked.log" 2>&1 &
 first=$!
 for _ in {1..100}; do grep -q ' 50/100000 ' "$dir/locked.log" && break; sleep .1; done
-check "a second run is refused" fails_with "process $first on " "${again[@]}" -o "$dir/locked"
+check "a second run is refused" fails_with "process $first " "${again[@]}" -o "$dir/locked"
 kill -9 $first
 { wait $first; } 2>/dev/null
 check "a killed run's lock is nobody's" run locked "${again[@]}"
