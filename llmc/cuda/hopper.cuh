@@ -442,158 +442,87 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
     for (int i = 0; i < N; i++) { asm volatile("" : "+f"(x[i])::"memory"); }
 }
 
+// The instructions below differ in N alone. Operands are numbered: first the N / 2 registers of d, from 0 on; then the others,
+// whose numbers each shape names.
 #if defined(PRECISION_FP16)
-#define HOPPER_WGMMA(shape) "wgmma.mma_async.sync.aligned." shape ".f32.f16.f16 "
+#define HOPPER_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 "
 #else
-#define HOPPER_WGMMA(shape) "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 "
+#define HOPPER_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 "
 #endif
-#define HOPPER_OUT8(d, i)                                                                                              \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
-        "+f"(d[i + 7])
-#define HOPPER_OUT32(d, i) HOPPER_OUT8(d, i), HOPPER_OUT8(d, i + 8), HOPPER_OUT8(d, i + 16), HOPPER_OUT8(d, i + 24)
-#define HOPPER_D24 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, "
-#define HOPPER_D32                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
-    "%30,%31}, "
-#define HOPPER_D48                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
-    "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, "
-#define HOPPER_D64                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
-    "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"     \
-    "%57,%58,%59,%60,%61,%62,%63}, "
+#define HOPPER_OUT4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define HOPPER_OUT8(d, i) HOPPER_OUT4(d, i), HOPPER_OUT4(d, i + 4)
+#define HOPPER_OUT16(d, i) HOPPER_OUT8(d, i), HOPPER_OUT8(d, i + 8)
+#define HOPPER_OUT32(d, i) HOPPER_OUT16(d, i), HOPPER_OUT16(d, i + 16)
+#define HOPPER_D4 "%0,%1,%2,%3"
+#define HOPPER_D8 HOPPER_D4 ",%4,%5,%6,%7"
+#define HOPPER_D16 HOPPER_D8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define HOPPER_D20 HOPPER_D16 ",%16,%17,%18,%19"
+#define HOPPER_D24 HOPPER_D20 ",%20,%21,%22,%23"
+#define HOPPER_D32 HOPPER_D24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define HOPPER_D48 HOPPER_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define HOPPER_D64 HOPPER_D48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define HOPPER_D96                                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"          \
-    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"         \
-    "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"         \
-    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95}, "
+    HOPPER_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
+               "%89,%90,%91,%92,%93,%94,%95"
 #define HOPPER_D128                                                                                                    \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,"      \
-    "%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"     \
-    "%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,"     \
-    "%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,"     \
-    "%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, "
-
-// The immediates behind the operands are imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major). Where A
-// is in registers the first is scale-d (1: accumulate), in place of p, and there is no tnsp-a.
+    HOPPER_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,"     \
+               "%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by descriptors, K-major, or MN-major where
 // a_mn_major or b_mn_major is 1.                                                                            (9.7.15.5.2)
 // Thread t of the warpgroup holds in d[4 n + 2 h + e] row 16 (t/32) + 8 h + t%32/4 and column 8 n + 2 (t%4) + e.
-template <int a_mn_major = 0, int b_mn_major = 0>
-__device__ inline void wgmma_mma_async(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
-                 "%32, %33, p, 1, 1, %35, %36;\n}"
-                 : HOPPER_OUT32(d, 0)
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
-}
-template <int a_mn_major = 0, int b_mn_major = 0>
-__device__ inline void wgmma_mma_async(float (&d)[4], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n" HOPPER_WGMMA("m64n8k16") "{%0,%1,%2,%3}, "
-                                                                                      "%4, %5, p, 1, 1, %7, %8;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
-}
-template <int a_mn_major = 0, int b_mn_major = 0>
-__device__ inline void wgmma_mma_async(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64
-                 "%64, %65, p, 1, 1, %67, %68;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
-}
-template <int a_mn_major = 0, int b_mn_major = 0>
-__device__ inline void wgmma_mma_async(float (&d)[96], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n" HOPPER_WGMMA("m64n192k16") HOPPER_D96
-                 "%96, %97, p, 1, 1, %99, %100;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64)
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
-}
-template <int a_mn_major = 0, int b_mn_major = 0>
-__device__ inline void wgmma_mma_async(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n" HOPPER_WGMMA("m64n256k16") HOPPER_D128
-                 "%128, %129, p, 1, 1, %131, %132;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64), HOPPER_OUT32(d, 96)
-                 : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));
-}
+// Behind the operands: imm-scale-a, imm-scale-b (1: not negated), then tnsp-a, tnsp-b (1: MN-major).
+#define HOPPER_WGMMA_SHARED(N, registers, a_, b_, accumulate_, tnsp_a, tnsp_b, ...)                                    \
+    template <int a_mn_major = 0, int b_mn_major = 0>                                                                  \
+    __device__ inline void wgmma_mma_async(float(&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {                 \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate_                                                   \
+                     ", 0;\n" HOPPER_WGMMA(N) "{" registers "}, " a_ ", " b_ ", p, 1, 1, " tnsp_a ", " tnsp_b ";\n}"   \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));                             \
+    }
+HOPPER_WGMMA_SHARED(8, HOPPER_D4, "%4", "%5", "%6", "%7", "%8", HOPPER_OUT4(d, 0))
+HOPPER_WGMMA_SHARED(48, HOPPER_D24, "%24", "%25", "%26", "%27", "%28", HOPPER_OUT16(d, 0), HOPPER_OUT8(d, 16))
+HOPPER_WGMMA_SHARED(64, HOPPER_D32, "%32", "%33", "%34", "%35", "%36", HOPPER_OUT32(d, 0))
+HOPPER_WGMMA_SHARED(128, HOPPER_D64, "%64", "%65", "%66", "%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
+HOPPER_WGMMA_SHARED(192, HOPPER_D96, "%96", "%97", "%98", "%99", "%100", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32),
+                    HOPPER_OUT32(d, 64))
+HOPPER_WGMMA_SHARED(256, HOPPER_D128, "%128", "%129", "%130", "%131", "%132", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32),
+                    HOPPER_OUT32(d, 64), HOPPER_OUT32(d, 96))
 // d (64,N) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,N) by MN-major descriptors.
-__device__ inline void wgmma_mma_async_mn_major(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
-                 "%32, %33, p, 1, 1, 1, 1;\n}"
-                 : HOPPER_OUT32(d, 0)
-                 : "l"(a), "l"(b), "r"(accumulate));
+template <int N>
+__device__ inline void wgmma_mma_async_mn_major(float (&d)[N], uint64_t a, uint64_t b, int accumulate) {
+    wgmma_mma_async<1, 1>(d, a, b, accumulate);
 }
-__device__ inline void wgmma_mma_async_mn_major(float (&d)[24], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n" HOPPER_WGMMA("m64n48k16") HOPPER_D24
-                 "%24, %25, p, 1, 1, 1, 1;\n}"
-                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), HOPPER_OUT8(d, 16)
-                 : "l"(a), "l"(b), "r"(accumulate));
-}
-// d (64,64) = A B^T, or d += A B^T if accumulate is 1. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16;
-// B (64,16) by a K-major descriptor.
-__device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32
-                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
-                 : HOPPER_OUT32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-// The same with B (N,16)
-__device__ inline void wgmma_mma_async(float (&d)[8], const uint32_t (&a)[4], uint64_t b, int accumulate) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n" HOPPER_WGMMA("m64n16k16") "{%0,%1,%2,%3,%4,%5,%6,%7}, "
-                                                                               "{%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
-        : HOPPER_OUT8(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-__device__ inline void wgmma_mma_async(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n" HOPPER_WGMMA("m64n32k16") //
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
-                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-__device__ inline void wgmma_mma_async(float (&d)[20], const uint32_t (&a)[4], uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %25, 0;\n" HOPPER_WGMMA("m64n40k16") //
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19}, {%20,%21,%22,%23}, "
-                 "%24, p, 1, 1, 0;\n}"
-                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-__device__ inline void wgmma_mma_async(float (&d)[24], const uint32_t (&a)[4], uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %29, 0;\n" HOPPER_WGMMA("m64n48k16") HOPPER_D24
-                 "{%24,%25,%26,%27}, %28, p, 1, 1, 0;\n}"
-                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8), HOPPER_OUT8(d, 16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-// d (64,N) += A B. A (64,16) in registers likewise; B (16,N) by an MN-major descriptor.
-__device__ inline void wgmma_mma_async(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("{\n" HOPPER_WGMMA("m64n64k16") HOPPER_D32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;\n}"
-                 : HOPPER_OUT32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ inline void wgmma_mma_async(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("{\n" HOPPER_WGMMA("m64n32k16") "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-                                                 "{%16,%17,%18,%19}, %20, 1, 1, 1, 1;\n}"
-                 : HOPPER_OUT8(d, 0), HOPPER_OUT8(d, 8)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ inline void wgmma_mma_async(float (&d)[48], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("{\n" HOPPER_WGMMA("m64n96k16") HOPPER_D48 "{%48,%49,%50,%51}, %52, 1, 1, 1, 1;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT8(d, 32), HOPPER_OUT8(d, 40)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ inline void wgmma_mma_async(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("{\n" HOPPER_WGMMA("m64n128k16") HOPPER_D64 "{%64,%65,%66,%67}, %68, 1, 1, 1, 1;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef HOPPER_WGMMA
-#undef HOPPER_OUT8
-#undef HOPPER_OUT32
-#undef HOPPER_D24
-#undef HOPPER_D32
-#undef HOPPER_D48
-#undef HOPPER_D64
-#undef HOPPER_D96
-#undef HOPPER_D128
+
+// d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) in registers, each warp's 16 rows as in mma_m16n8k16; B (N,16)
+// by a K-major descriptor.
+#define HOPPER_WGMMA_REGISTERS(N, registers, a_, b_, accumulate_, ...)                                                 \
+    __device__ inline void wgmma_mma_async(float(&d)[N / 2], const uint32_t(&a)[4], uint64_t b, int accumulate) {      \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate_                                                   \
+                     ", 0;\n" HOPPER_WGMMA(N) "{" registers "}, {" a_ "}, " b_ ", p, 1, 1, 0;\n}"                      \
+                     : __VA_ARGS__                                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                           \
+    }
+HOPPER_WGMMA_REGISTERS(16, HOPPER_D8, "%8,%9,%10,%11", "%12", "%13", HOPPER_OUT8(d, 0))
+HOPPER_WGMMA_REGISTERS(32, HOPPER_D16, "%16,%17,%18,%19", "%20", "%21", HOPPER_OUT16(d, 0))
+HOPPER_WGMMA_REGISTERS(40, HOPPER_D20, "%20,%21,%22,%23", "%24", "%25", HOPPER_OUT16(d, 0), HOPPER_OUT4(d, 16))
+HOPPER_WGMMA_REGISTERS(48, HOPPER_D24, "%24,%25,%26,%27", "%28", "%29", HOPPER_OUT16(d, 0), HOPPER_OUT8(d, 16))
+HOPPER_WGMMA_REGISTERS(64, HOPPER_D32, "%32,%33,%34,%35", "%36", "%37", HOPPER_OUT32(d, 0))
+
+// d (64,N) += A B. A (64,16) in registers likewise; B (16,N) by an MN-major descriptor. The first immediate is scale-d.
+#define HOPPER_WGMMA_ADD(N, registers, a_, b_, ...)                                                                    \
+    __device__ inline void wgmma_mma_async(float(&d)[N / 2], const uint32_t(&a)[4], uint64_t b) {                      \
+        asm volatile("{\n" HOPPER_WGMMA(N) "{" registers "}, {" a_ "}, " b_ ", 1, 1, 1, 1;\n}"                         \
+                     : __VA_ARGS__                                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
+    }
+HOPPER_WGMMA_ADD(32, HOPPER_D16, "%16,%17,%18,%19", "%20", HOPPER_OUT16(d, 0))
+HOPPER_WGMMA_ADD(64, HOPPER_D32, "%32,%33,%34,%35", "%36", HOPPER_OUT32(d, 0))
+HOPPER_WGMMA_ADD(96, HOPPER_D48, "%48,%49,%50,%51", "%52", HOPPER_OUT32(d, 0), HOPPER_OUT16(d, 32))
+HOPPER_WGMMA_ADD(128, HOPPER_D64, "%64,%65,%66,%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
+#undef HOPPER_WGMMA_SHARED
+#undef HOPPER_WGMMA_REGISTERS
+#undef HOPPER_WGMMA_ADD
 
 } // namespace hopper
 

@@ -69,13 +69,6 @@ __device__ inline float4 ld_global_cg_v4_if(bool condition, const void* p) {
     return v;
 }
 
-// x | y, which the compiler neither moves nor does twice: with a y of 0 that it does not know, a copy to another register
-__device__ inline uint32_t or_b32(uint32_t x, uint32_t y) {
-    uint32_t z;
-    asm volatile("or.b32 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-    return z;
-}
-
 // Prefetches the cache line of p into L2.
 __device__ inline void prefetch_global_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
