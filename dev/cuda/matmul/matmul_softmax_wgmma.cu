@@ -98,9 +98,9 @@ static inline size_t classifier_scratch_bytes(MatmulSizes s) {
     return sizeof(float) * s.R * ((size_t)CEIL_DIV(s.OUT, 128) + 1);
 }
 
-template <class T> void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    typedef MatmulTiles<T, false, false, Exponentials> C;
-    const int R = s.R, IN = s.IN, OUT = s.OUT, V = s.vocab_size, tiles = CEIL_DIV(OUT, T::BN);
+static void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    typedef MatmulTiles<PingPong128x192x2, false, false, Exponentials> C;
+    const int R = s.R, IN = s.IN, OUT = s.OUT, V = s.vocab_size, tiles = CEIL_DIV(OUT, C::T::BN);
     float *const sums = (float*)context->scratch, *const target_logits = sums + (size_t)tiles * R;
     const float scale = t->gradient_scale;
     target_logits_kernel<<<CEIL_DIV(R, 256 / WARP_SIZE), 256, 0, stream>>>(target_logits, t->inp, t->weight, t->targets,
@@ -122,17 +122,9 @@ static const char* unsupported(MatmulSizes s) {
     return (s.R / 64.0 + 1) * (s.OUT / 128.0 + 1) > 1e9 ? "its tensors have too many tiles for an int" : nullptr;
 }
 
-// A row of the table for a tile
-#define SOFTMAX_CONFIG(name, tile)                                                                                     \
-    { name, MATMUL_CLASSIFIER, unsupported, classifier_scratch_bytes, classifier<tile>, true }
 static constexpr MatmulConfig matmul_configs[] = {
-    SOFTMAX_CONFIG("128x192 ping-pong cluster 2", PingPong128x192x2),
-#if __INCLUDE_LEVEL__ == 0 // what races without training
-    SOFTMAX_CONFIG("128x128 ping-pong cluster 2", PingPong128x128x2),
-    SOFTMAX_CONFIG("128x256 cluster 2", Tile128x256x2),
-#endif
+    {"128x192 ping-pong cluster 2", MATMUL_CLASSIFIER, unsupported, classifier_scratch_bytes, classifier, true},
 };
-#undef SOFTMAX_CONFIG
 
 } // namespace softmax_wgmma
 

@@ -52,7 +52,7 @@ struct EpilogueInput {
 // A consumer's shared memory for outputs
 struct Ring {
     char* chunks;
-    float (*sums)[64]; // column sums of each warp, of Elementwise::sum_buffers() chunks
+    float (*sums)[64]; // column sums of each warp
 };
 
 // The position of a consumer's part of a tile, and the consumer's threads.
@@ -164,11 +164,6 @@ template <class F> struct Elementwise {
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each in the ring
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
-    // Buffers of column sums. A sync() must separate the reads of a buffer from the next writes to it: that of the ring, that
-    // of another block of rows or, with neither and two buffers, that of the chunk in between.
-    __host__ __device__ static constexpr int sum_buffers(int row_blocks) {
-        return ring_chunks > 0 || row_blocks > 1 ? 1 : 2;
-    }
 
     // The bias of the thread's pairs of columns in the chunk that begins at `column`
     template <int octets>
@@ -186,8 +181,8 @@ template <class F> struct Elementwise {
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int columns = chunk_columns(2 * N), chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * SWIZZLE_ROW;
         static_assert(columns == 64, "sum_columns() takes a chunk of 64 columns");
-        constexpr int buffers = sum_buffers(row_blocks);
-        static_assert(!column_sums || chunks % buffers == 0, "a tile begins with the other buffer");
+        // A sync() separates a tile's stores from the ring's next ones, and reads of column sums from the next writes to them.
+        static_assert(row_blocks % depth == 0 && row_blocks > 1, "a tile begins with the ring's first slot");
         const int base = matrix_base(tile.thread());
         uint32_t bias[columns / 8] = {};
         load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
@@ -200,13 +195,7 @@ template <class F> struct Elementwise {
             for (int block = 0; block < row_blocks; block++) {
                 const int turn = c * row_blocks + block;
                 if constexpr (ring_chunks > 0) { // until TMA has read what is in the ring's slot
-                    if (tile.leader()) {
-                        if (stores_in_flight(turn, depth, row_blocks) == 0) {
-                            cp_async_bulk_wait_group_read<0>();
-                        } else {
-                            cp_async_bulk_wait_group_read<depth - 1>();
-                        }
-                    }
+                    if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
                     tile.sync();
                 }
                 auto box = [&](int o) -> uint32_t {
@@ -242,10 +231,9 @@ template <class F> struct Elementwise {
                 if (last && c + 1 < chunks) {
                     load_bias(bias, in, tile.column + (c + 1) * columns + fragment_column(tile.thread(), 0));
                 }
-                float(*const warp_sums)[64] = ring.sums + c % buffers * 4;
                 if (column_sums && last) {
                     const int t = tile.thread();
-                    *reinterpret_cast<float2*>(&warp_sums[t / 32][kept_column(t, 0)]) = sum_columns(sums, t);
+                    *reinterpret_cast<float2*>(&ring.sums[t / 32][kept_column(t, 0)]) = sum_columns(sums, t);
                 }
                 fence_proxy_async();
                 tile.sync();
@@ -259,7 +247,7 @@ template <class F> struct Elementwise {
                 const int t = tile.thread();
                 if (column_sums && last && t < columns && tile.row < in.M && column + t < in.N) {
                     in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] =
-                        warp_sums[0][t] + warp_sums[1][t] + (warp_sums[2][t] + warp_sums[3][t]);
+                        ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
                 }
             }
         }
@@ -320,7 +308,6 @@ struct Exponentials : Elementwise<Plain> {
 struct Gradient {
     typedef float Element;
     static constexpr int outputs = 1, ring_chunks = 0;
-    __host__ __device__ static constexpr int sum_buffers(int) { return 1; }
     __host__ __device__ static constexpr int chunk_columns(int BN) { return BN; }
     static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
 

@@ -42,7 +42,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     static constexpr int aux_area = Epilogue::has_aux ? aux_slots * chunk_bytes : 0;
     static constexpr int chunks = aux_area / chunk_bytes + Epilogue::ring_chunks;
     static constexpr int chunk_area = chunks > 0 ? chunks* chunk_bytes : 512; // `ones` follows, aligned to 1024 bytes
-    static constexpr int sum_rows = Epilogue::column_sums ? 4 * Epilogue::sum_buffers(T::row_blocks) : 1;
+    static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
     static constexpr bool row_sums = Epilogue::partial_tiles; // sums of A's rows: a second wgmma with a B of ones
     static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
     static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + ones_bytes + 512;
@@ -71,9 +71,6 @@ template <class C> struct MatmulParams {
     int end_column; // columns from here on are not multiplied; INT_MAX: tiles are multiplied whole
 };
 
-// The rank of this CTA in its cluster.
-template <class T> __device__ inline int cta_rank() { return T::cluster > 1 ? cluster_ctarank() : 0; }
-
 // Loads part `part` of a stage of an operand, k-block k of the rows from `row` on, into all CTAs of the bit mask `sharing`.
 template <class Operand> __device__ inline void load_operand(char* stage, const CUtensorMap* map, int row, int k,
                                                              int part, int sharing, Mbarrier& full) {
@@ -96,7 +93,7 @@ template <class C> __device__ inline void produce(typename C::Shared& s, const M
     typedef typename C::TileA A;
     typedef typename C::TileB B;
     typedef typename C::T T;
-    const int rank = cta_rank<T>(), clusters = gridDim.x / T::cluster;
+    const int rank = cluster_ctarank(), clusters = gridDim.x / T::cluster;
     PipelineState<C::stages> state;
     for (int item = blockIdx.x / T::cluster; item < p.order.items(); item += clusters) {
         const WorkItem work = work_item(p.order, item);
@@ -133,11 +130,7 @@ template <class C> struct Consumer {
     // stages, and all lanes have waited for it together.
     __device__ void release(int stage) {
         const int lane = mma::mov_tid_x() % WARP_SIZE;
-        if (T::cluster == 1) {
-            if (lane == 0) { s.empty[stage].arrive(); }
-        } else if (lane < T::cluster) {
-            s.empty[stage].arrive_cluster(lane);
-        }
+        if (lane < T::cluster) { s.empty[stage].arrive_cluster(lane); }
     }
 
     // Issues acc = (first) or += A B^T of the k-block at `state`, for the first COLUMNS rows of B; with SUM also row_sums, with
@@ -262,7 +255,7 @@ template <class C> struct Consumer {
         for (int n = 0;; n++) {                                                      // work items of the CTA
             const int item = blockIdx.x / T::cluster + n * clusters;
             if (item >= p.order.items()) { break; }
-            const int rank = cta_rank<T>(); // read for each item: a register less than kept over the loop
+            const int rank = cluster_ctarank(); // read for each item: a register less than kept over the loop
             const WorkItem work = work_item(p.order, item);
             if (!T::takes(w, n)) {
                 state.advance(work.k_blocks());
@@ -317,10 +310,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         fence_proxy_async();
     }
     __syncthreads();
-    if (C::T::cluster > 1) { // other CTAs load into this one's shared memory and arrive on its barriers
-        barrier_cluster_arrive();
-        barrier_cluster_wait();
-    }
+    barrier_cluster_arrive(); // other CTAs load into this one's shared memory and arrive on its barriers
+    barrier_cluster_wait();
     const int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
         setmaxnreg_dec<C::producer_registers>();
@@ -331,10 +322,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         Consumer<C>(s, p, warpgroup - 1).run();
         __syncwarp();
     }
-    if (C::T::cluster > 1) { // a CTA must not exit while others may access its shared memory
-        barrier_cluster_arrive();
-        barrier_cluster_wait();
-    }
+    barrier_cluster_arrive(); // a CTA must not exit while others may access its shared memory
+    barrier_cluster_wait();
 #endif
 }
 

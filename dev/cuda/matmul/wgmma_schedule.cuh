@@ -156,7 +156,7 @@ template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N =
 };
 
 // The tiles in use, rows x columns, in clusters of two
-typedef Tile<1, 256, false, 2> Tile128x256x2;
+typedef Tile<1, 256, false, 2> Tile128x256x2; // of weight gradients
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
 typedef Tile<2, 192, true, 2> PingPong128x192x2;
 
@@ -206,13 +206,6 @@ __host__ __device__ constexpr int fragment_column(int t, int i) { return i / 4 *
 // XOR with n is all that remains of swizzled_offset(), because chunks are aligned to 1024 bytes.
 __host__ __device__ constexpr int matrix_base(int t) { return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16); }
 __host__ __device__ constexpr int matrix_offset(int base, int n) { return base ^ (n * 16); }
-
-// How many of the consumer's latest TMA stores may still read the ring when it writes chunk `turn` of a tile to slot turn %
-// depth. A tile has a multiple of row_blocks chunks; fewer where N cuts it. If depth need not divide their number, a tile may
-// end in the slot that the next one begins with.
-__host__ __device__ constexpr int stores_in_flight(int turn, int depth, int row_blocks) {
-    return turn == 0 && row_blocks % depth != 0 ? 0 : depth - 1;
-}
 
 } // namespace wgmma
 

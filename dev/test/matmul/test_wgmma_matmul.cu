@@ -4,7 +4,6 @@
 #include "dev/cuda/matmul/wgmma_matmul.cuh"
 #include "dev/test/fixtures/unit.h"
 
-#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -215,34 +214,6 @@ static bool columns_are_reduced(int swapped) {
     return true;
 }
 
-// Chunks of D go through a ring of `depth` slots. None is written while TMA may still read it, whatever numbers of chunks
-// the tiles of a consumer have, one after the other: all of `most` blocks of columns, or those that N leaves.
-static bool chunks_are_read_first(int depth, int row_blocks, int most, bool forgets) {
-    for (int first = 1; first <= most; first++) {
-        for (int second = 1; second <= most; second++) {
-            std::vector<int> stores; // the slot of each
-            for (int tile = 0; tile < 4; tile++) {
-                for (int turn = 0; turn < (tile % 2 ? second : first) * row_blocks; turn++) {
-                    const int unread = forgets ? depth - 1 : stores_in_flight(turn, depth, row_blocks);
-                    const int oldest = std::max(0, (int)stores.size() - unread);
-                    if (std::count(stores.begin() + oldest, stores.end(), turn % depth) > 0) { return false; }
-                    stores.push_back(turn % depth);
-                }
-            }
-        }
-    }
-    return true;
-}
-static void test_ring_of_chunks() {
-    for (int row_blocks : {1, 2}) {
-        for (int depth : {1, 2}) { CHECK(chunks_are_read_first(depth, row_blocks, 4, false)); }
-    }
-    CHECK(!chunks_are_read_first(2, 1, 4, true)); // tiles of 256 columns, of which N leaves 64 or 192
-    CHECK(chunks_are_read_first(2, 2, 4,
-                                true)); // tiles of two blocks of rows, such as those that train, wait for no more
-    CHECK(stores_in_flight(0, 2, 2) == 1 && stores_in_flight(1, 2, 1) == 1 && stores_in_flight(0, 1, 1) == 0);
-}
-
 // ----------------------------------------------------------------------------
 // The ring of stages
 
@@ -436,7 +407,7 @@ template <class C> static void test_configuration() {
     test_ring<C>();
 }
 
-template <class T> static void test_tile() {
+template <class T> static void test_pingpong() {
     test_order<T>();
     test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGelu>>>();
     test_configuration<MatmulTiles<T, false, false, Elementwise<BiasGeluDerivative>>>();
@@ -444,18 +415,17 @@ template <class T> static void test_tile() {
     test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<true>>>>();
     test_configuration<MatmulTiles<T, false, true, Elementwise<GeluBackward<false>>>>();
     test_configuration<MatmulTiles<T, false, false, Elementwise<AddBiasAndSkip>>>();
-    test_configuration<MatmulTiles<T, false, true, Elementwise<Plain>>>();
-    test_configuration<MatmulTiles<T, true, true, Gradient>>();
+    test_configuration<MatmulTiles<T, false, false, Exponentials>>();
 }
 
 int main(void) {
-    test_tile<Tile128x256x2>();
-    test_tile<PingPong128x128x2>();
-    test_tile<PingPong128x192x2>();
-    test_tile<Tile<2, 128, true, 2, 2>>(); // sharing rows of A, too
+    test_order<Tile128x256x2>();
+    test_configuration<MatmulTiles<Tile128x256x2, true, true, Gradient>>();
+    test_pingpong<PingPong128x128x2>();
+    test_pingpong<PingPong128x192x2>();
+    test_pingpong<Tile<2, 128, true, 2, 2>>(); // sharing rows of A, too
     test_balance();
     test_fragments();
-    test_ring_of_chunks();
     CHECK(columns_are_reduced(0));
     for (int half : {8, 4, 2}) { CHECK(!columns_are_reduced(half)); }
     return unit_end();
