@@ -5,6 +5,8 @@ of a precision, in matmul.cu's object. Any number of channels; wide rows take a 
 #ifndef LLMC_CUDA_LAYERNORM_KERNELS_CUH
 #define LLMC_CUDA_LAYERNORM_KERNELS_CUH
 
+#include <limits.h>
+
 #include "layernorm.cuh"
 #include "llmc/model/layernorm_epsilon.h"
 
@@ -74,34 +76,18 @@ template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                 const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
                                 cudaStream_t stream) {
-    auto launch = [&](auto kernel) {
-        kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(residual, out, mean, rstd, a, b,
-                                                                                  weight, bias, N, C);
-    };
-    switch (CEIL_DIV(C, WARP_SIZE * x128::size)) { // GPT-2's models have 3, 4, 5 and 7 in 16 bit
-    case 1:
-    case 2:
-        launch(residual_layernorm_forward_kernel<2>);
-        break;
-    case 3:
-        launch(residual_layernorm_forward_kernel<3>);
-        break;
-    case 4:
-        launch(residual_layernorm_forward_kernel<4>);
-        break;
-    case 5:
-        launch(residual_layernorm_forward_kernel<5>);
-        break;
-    case 6:
-    case 7:
-        launch(residual_layernorm_forward_kernel<7>);
-        break;
-    case 8:
-        launch(residual_layernorm_forward_kernel<8>);
-        break;
-    default:
-        launch(residual_layernorm_forward_kernel<0>);
-    }
+    // By the vectors that a lane holds at most: GPT-2's models have 3, 4, 5 and 7 in 16 bit.
+    static const struct {
+        int vectors;
+        decltype(&residual_layernorm_forward_kernel<0>) kernel;
+    } kernels[] = {{2, residual_layernorm_forward_kernel<2>},      {3, residual_layernorm_forward_kernel<3>},
+                   {4, residual_layernorm_forward_kernel<4>},      {5, residual_layernorm_forward_kernel<5>},
+                   {7, residual_layernorm_forward_kernel<7>},      {8, residual_layernorm_forward_kernel<8>},
+                   {INT_MAX, residual_layernorm_forward_kernel<0>}};
+    int n = 0;
+    while (kernels[n].vectors < CEIL_DIV(C, WARP_SIZE * x128::size)) { n++; }
+    kernels[n].kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(residual, out, mean, rstd, a,
+                                                                                         b, weight, bias, N, C);
     cuda_try(cudaGetLastError());
 }
 
@@ -249,121 +235,64 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     }
 }
 
-// Sums p and q over the thread block for R rows at once; every thread gets all sums. shared: 2 * R * 32 floats; consecutive
-// calls take different ones.
-template <int R> __device__ inline void block_sum_pairs(float (&p)[R], float (&q)[R], float* shared) {
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
-    for (int r = 0; r < R; r++) {
-        p[r] = warp_sum(p[r]);
-        q[r] = warp_sum(q[r]);
-        if (lane == 0) {
-            shared[(2 * r) * WARP_SIZE + warp] = p[r];
-            shared[(2 * r + 1) * WARP_SIZE + warp] = q[r];
-        }
-    }
-    __syncthreads();
-    for (int r = 0; r < R; r++) {
-        p[r] = q[r] = 0.0f;
-        for (int w = 0; w < warps; w++) {
-            p[r] += shared[(2 * r) * WARP_SIZE + w];
-            q[r] += shared[(2 * r + 1) * WARP_SIZE + w];
-        }
-    }
-}
-
-// The same for wider rows: a thread owns several vectors of channels, reads them twice, and accumulates their column sums
-// in its block's row of partial, once per R rows.
-template <int R> __global__ void __launch_bounds__(512)
+// The same for wider rows, one at a time: a thread owns several vectors of channels, reads them twice, and accumulates their
+// column sums in its block's row of partial.
+static __global__ void __launch_bounds__(512)
     layernorm_backward_wide_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
                                    const floatX* weight, const float* mean, const float* rstd, int N, int C,
                                    int overwrite) {
     constexpr int K = x128::size;
-    __shared__ float shared[2][2 * R * WARP_SIZE];
-    float* mine = partial + (size_t)blockIdx.x * 3 * C;
-    const size_t start = (size_t)blockIdx.x * R;
-    int odd = 0;
-
-    for (size_t first = start; first < N; first += (size_t)gridDim.x * R, odd ^= 1) {
-        float mu[R], s[R], sum_g[R] = {}, sum_gx[R] = {};
-        for (int r = 0; r < R; r++) {
-            mu[r] = first + r < N ? mean[first + r] : 0.0f;
-            s[r] = first + r < N ? rstd[first + r] : 0.0f;
-        }
+    float* const mine = partial + (size_t)blockIdx.x * 3 * C;
+    for (size_t row = blockIdx.x; row < N; row += gridDim.x) {
+        const float mu = mean[row], s = rstd[row];
+        float sum_g = 0.0f, sum_gx = 0.0f;
         for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
-            x128 w = load128(weight + c);
-            for (int r = 0; r < R; r++) {
-                if (first + r >= N) { break; }
-                x128 d = load128(dout + (first + r) * C + c), x = load128(inp + (first + r) * C + c);
-                for (int k = 0; k < K; k++) {
-                    float g = (float)d[k] * (float)w[k], xhat = ((float)x[k] - mu[r]) * s[r];
-                    sum_g[r] += g;
-                    sum_gx[r] += g * xhat;
-                }
+            const x128 w = load128(weight + c), d = load128(dout + row * C + c), x = load128(inp + row * C + c);
+            for (int k = 0; k < K; k++) {
+                const float g = (float)d[k] * (float)w[k];
+                sum_g += g;
+                sum_gx += g * (((float)x[k] - mu) * s);
             }
         }
-        block_sum_pairs<R>(sum_g, sum_gx, shared[odd]);
+        const float mean_g = block_sum(sum_g) / C, mean_gx = block_sum(sum_gx) / C;
         for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
-            x128 w = load128(weight + c);
-            float dw[K] = {}, db[K] = {}, ds[K] = {};
-            for (int r = 0; r < R; r++) {
-                size_t i = (first + r) * C + c;
-                if (first + r >= N) { break; }
-                x128 d = load128(dout + i), x = load128(inp + i),
-                     residual = overwrite ? x128{} : load128(dresidual + i);
-                for (int k = 0; k < K; k++) {
-                    float xhat = ((float)x[k] - mu[r]) * s[r];
-                    float dx = ((float)d[k] * (float)w[k] - sum_g[r] / C - xhat * (sum_gx[r] / C)) * s[r];
-                    residual[k] = (floatX)((float)residual[k] + dx);
-                    dw[k] += (float)d[k] * xhat;
-                    db[k] += (float)d[k];
-                    ds[k] += (float)residual[k];
+            const size_t i = row * C + c;
+            const x128 w = load128(weight + c), d = load128(dout + i), x = load128(inp + i);
+            x128 residual = overwrite ? x128{} : load128(dresidual + i);
+            for (int k = 0; k < K; k++) {
+                const float xhat = ((float)x[k] - mu) * s,
+                            dx = ((float)d[k] * (float)w[k] - mean_g - xhat * mean_gx) * s;
+                residual[k] = (floatX)((float)residual[k] + dx);
+                const float terms[3] = {(float)d[k] * xhat, (float)d[k], (float)residual[k]};
+                for (int n = 0; n < 3; n++) { // the block's first row writes, the others add
+                    float* const sum = mine + (size_t)n * C + c + k;
+                    *sum = row == blockIdx.x ? terms[n] : *sum + terms[n];
                 }
-                store128(dresidual + i, residual);
             }
-            for (int k = 0; k < K; k++) { // the block's first rows write, the others add
-                mine[c + k] = (first == start ? 0.0f : mine[c + k]) + dw[k];
-                mine[C + c + k] = (first == start ? 0.0f : mine[C + c + k]) + db[k];
-                mine[2 * C + c + k] = (first == start ? 0.0f : mine[2 * C + c + k]) + ds[k];
-            }
+            store128(dresidual + i, residual);
         }
     }
 }
 
-constexpr int LAYERNORM_MAX_THREADS = 640; // of layernorm_backward_kernel: 5120 channels in 16 bit, 2560 in fp32
-
 void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum, float* sum,
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, float* scratch, int N, int C, int overwrite, cudaStream_t stream) {
-    int threads = CEIL_DIV(C / x128::size, 32) * 32, R = 2, stages = LAYERNORM_STAGES;
-    auto kernel = layernorm_backward_kernel<2, 256, 2>;
-    auto take = [&](auto* smallest, int of) { kernel = smallest, threads = of; };
-    // The fewest thread blocks per SM that hide the latency: with more of them DRAM is slower (dev/LOG.md).
-    switch (threads / 32) { // GPT-2's models have 3, 4, 5 and 7 in 16 bit
-    case 1:
-    case 2:
-    case 3:
-        take(layernorm_backward_kernel<2, 96, 5>, 96);
-        break;
-    case 4:
-        take(layernorm_backward_kernel<2, 128, 4>, 128);
-        break;
-    case 5:
-        take(layernorm_backward_kernel<2, 160, 3>, 160);
-        break;
-    case 6:
-    case 7:
-        take(layernorm_backward_kernel<2, 224, 2>, 224);
-        break;
-    case 8:
-        break;
-    default:
-        kernel = layernorm_backward_wide_kernel<4>;
-        threads = 512, R = 4, stages = 0;
-        if (CEIL_DIV(C / x128::size, 32) * 32 <= LAYERNORM_MAX_THREADS) {
-            take(layernorm_backward_kernel<1, LAYERNORM_MAX_THREADS, 1>, LAYERNORM_MAX_THREADS);
-            R = 1, stages = LAYERNORM_STAGES;
-        }
-    }
+    // By the threads of a row, whole warps: GPT-2's models have 3, 4, 5 and 7 in 16 bit. The fewest thread blocks per SM that
+    // hide the latency: with more of them DRAM is slower (dev/LOG.md).
+    static const struct {
+        int threads, rows, stages;
+        decltype(&layernorm_backward_wide_kernel) kernel;
+    } kernels[] = {{96, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 96, 5>},
+                   {128, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 128, 4>},
+                   {160, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 160, 3>},
+                   {224, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 224, 2>},
+                   {256, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 256, 2>},
+                   {640, 1, LAYERNORM_STAGES, layernorm_backward_kernel<1, 640, 1>}, // 5120 channels in 16 bit
+                   {512, 1, 0, layernorm_backward_wide_kernel}};
+    int n = 0;
+    while (kernels[n].stages > 0 && kernels[n].threads * x128::size < C) { n++; }
+    const int threads = kernels[n].threads, R = kernels[n].rows, stages = kernels[n].stages;
+    const auto kernel = kernels[n].kernel;
     const int shared = stages * R * 3 * threads * (int)sizeof(x128); // at most 90 KiB
     cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     int blocks = resident_blocks(kernel, threads, shared);
