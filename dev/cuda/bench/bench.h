@@ -222,15 +222,21 @@ __global__ void count_different(unsigned long long* count, const uint32_t* a, co
         if (a[n] != (b ? b[n] : 0xffffffffu)) { atomicAdd(count, 1ull); }
     }
 }
-static inline unsigned long long words_different(const void* a, const void* b, size_t bytes) {
-    unsigned long long *count, different;
+// What the kernel that launch(count) starts adds to *count, which begins at 0
+template <class Launch> static inline unsigned long long counted(const Launch& launch) {
+    unsigned long long *count, sum;
     cuda_check(cudaMalloc(&count, sizeof(*count)));
     cuda_check(cudaMemset(count, 0, sizeof(*count)));
-    count_different<<<256, 256>>>(count, (const uint32_t*)a, (const uint32_t*)b, bytes / 4);
+    launch(count);
     cuda_check(cudaGetLastError());
-    cuda_check(cudaMemcpy(&different, count, sizeof(different), cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(&sum, count, sizeof(sum), cudaMemcpyDeviceToHost));
     cuda_check(cudaFree(count));
-    return different;
+    return sum;
+}
+static inline unsigned long long words_different(const void* a, const void* b, size_t bytes) {
+    return counted([&](unsigned long long* count) {
+        count_different<<<256, 256>>>(count, (const uint32_t*)a, (const uint32_t*)b, bytes / 4);
+    });
 }
 // Whether the guards of a poisoned buffer are as they were
 static inline bool buffer_intact(Buffer b) {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 // splitmix64, a bijection that mixes all bits (Steele, Lea, Flood 2014).
-__device__ inline uint64_t mix(uint64_t x) {
+__host__ __device__ inline uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;

@@ -38,13 +38,22 @@ static const struct {
     {MATMUL_WEIGHT, 1, 4},     {MATMUL_WEIGHT, 4, 1},   {MATMUL_WEIGHT, 1, 0},   {MATMUL_MLP_WEIGHTS, 1, 1}};
 constexpr int PADDED_VOCABULARY = 50304;
 
-// One case to check or time. Without `optional`, the group's optional tensors are nullptr; with `derivative`, fc and dgelu use
-// the derivative instead of pre.
+// What the optional tensors of a group are: all; without dgelu's act or weight's dbias; with the derivative in pre's place
+enum Form { ALL_TENSORS, FEWER_TENSORS, WITH_DERIVATIVE };
+static const char* const form_names[] = {"", ", optional tensors left out", ", the derivative in pre's place"};
+static std::vector<Form> forms_of(MatmulGroup group) {
+    if (group == MATMUL_FC) { return {ALL_TENSORS, WITH_DERIVATIVE}; }
+    if (group == MATMUL_DGELU) { return {ALL_TENSORS, FEWER_TENSORS, WITH_DERIVATIVE}; }
+    if (group == MATMUL_WEIGHT) { return {ALL_TENSORS, FEWER_TENSORS}; }
+    return {ALL_TENSORS};
+}
+
+// One case to check or time
 struct Case {
     MatmulGroup group;
     MatmulSizes s;
     Pattern pattern;
-    bool optional, derivative = false;
+    Form form;
 };
 
 // The sizes of a group at a shape R,IN,OUT. The classifier's last columns are padding, as 47 of GPT-2's 50304 are. Ends the
@@ -56,9 +65,6 @@ static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
     if (why) { fatal("%s at R %d IN %d OUT %d: %s", matmul_group_names[group], R, IN, OUT, why); }
     return s;
 }
-
-// In training, group weight computes no bias gradient: other kernels sum the columns.
-static bool trains_with_optional(MatmulGroup group) { return group != MATMUL_WEIGHT; }
 
 // ----------------------------------------------------------------------------
 // The tensors of each group, listed once: allocation, filling, checking and the bytes in a table's row follow from it.
@@ -79,91 +85,64 @@ struct TensorOf {
 };
 #define TENSOR(member) #member, offsetof(MatmulTensors, member)
 
-static std::vector<TensorOf> mlp_tensors(const Case& c) {
-    std::vector<TensorOf> list;
-    for (int n = 0; n < 2; n++) {
-        const MatmulSizes s = matmul_mlp_sizes(n, c.s);
-        const size_t at = offsetof(MatmulTensors, mlp) + n * sizeof(MatmulLayerWeight);
-        list.push_back({"dweight", at + offsetof(MatmulLayerWeight, dweight), OUTPUT, TYPE_FLOAT, s.OUT, s.IN});
-        list.push_back({"dout", at + offsetof(MatmulLayerWeight, dout), INPUT, TYPE_X, s.R, s.OUT, WITH_OUTLIERS});
-        list.push_back({"inp", at + offsetof(MatmulLayerWeight, inp), INPUT, TYPE_X, s.R, s.IN, WITH_OUTLIERS});
-    }
-    return list;
-}
-
 static std::vector<TensorOf> tensors_of(const Case& c) {
-    const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT;
+    const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT,
+              inner = c.group == MATMUL_DGELU || c.group == MATMUL_INPUT ? OUT : IN;
+    const bool derivative = c.form == WITH_DERIVATIVE;
+    const TensorOf inp = {TENSOR(inp), INPUT, TYPE_X, R, IN, WITH_OUTLIERS},
+                   dout = {TENSOR(dout), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
+                   weight = {TENSOR(weight), INPUT, TYPE_X, OUT, IN, SCALED, 1 / sqrtf((float)inner)},
+                   bias = {TENSOR(bias), INPUT, TYPE_X, 1, OUT};
     std::vector<TensorOf> list;
-    switch (c.group) { // what the GEMM reads
-    case MATMUL_MLP_WEIGHTS:
-        return mlp_tensors(c);
-    case MATMUL_WEIGHT:
-        list = {{TENSOR(dout), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
-                {TENSOR(inp), INPUT, TYPE_X, R, IN, WITH_OUTLIERS}};
-        break;
-    case MATMUL_DGELU:
-    case MATMUL_INPUT:
-        list = {{TENSOR(dout), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
-                {TENSOR(weight), INPUT, TYPE_X, OUT, IN, SCALED, 1 / sqrtf((float)OUT)}};
-        break;
-    default:
-        list = {{TENSOR(inp), INPUT, TYPE_X, R, IN, WITH_OUTLIERS},
-                {TENSOR(weight), INPUT, TYPE_X, OUT, IN, SCALED, 1 / sqrtf((float)IN)}};
-        if (c.group != MATMUL_CLASSIFIER) { list.push_back({TENSOR(bias), INPUT, TYPE_X, 1, OUT}); }
-    }
-    std::vector<TensorOf> rest;
     switch (c.group) {
     case MATMUL_QKV:
-        rest = {{TENSOR(out), OUTPUT, TYPE_X, R, OUT}};
-        break;
+        return {inp, weight, bias, {TENSOR(out), OUTPUT, TYPE_X, R, OUT}};
     case MATMUL_RESIDUAL:
-        rest = {{TENSOR(skip), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
+        return {inp,
+                weight,
+                bias,
+                {TENSOR(skip), INPUT, TYPE_X, R, OUT, WITH_OUTLIERS},
                 {TENSOR(ln_weight), INPUT, TYPE_X, 1, OUT},
                 {TENSOR(ln_bias), INPUT, TYPE_X, 1, OUT},
                 {TENSOR(residual), OUTPUT, TYPE_X, R, OUT},
                 {TENSOR(ln), OUTPUT, TYPE_X, R, OUT},
                 {TENSOR(mean), OUTPUT, TYPE_FLOAT, R, 1},
                 {TENSOR(rstd), OUTPUT, TYPE_FLOAT, R, 1}};
-        break;
     case MATMUL_FC:
-        rest = {{TENSOR(pre), OUTPUT, TYPE_X, R, OUT}, {TENSOR(act), OUTPUT, TYPE_X, R, OUT}};
-        if (c.derivative) { rest[0] = {TENSOR(derivative), OUTPUT, TYPE_X, R, OUT}; }
-        break;
+        list = {inp, weight, bias, {TENSOR(pre), OUTPUT, TYPE_X, R, OUT}, {TENSOR(act), OUTPUT, TYPE_X, R, OUT}};
+        if (derivative) { list[3] = {TENSOR(derivative), OUTPUT, TYPE_X, R, OUT}; }
+        return list;
     case MATMUL_CLASSIFIER:
-        rest = {{TENSOR(targets), INPUT, TYPE_INT, R, 1, TARGETS},
+        return {inp,
+                weight,
+                {TENSOR(targets), INPUT, TYPE_INT, R, 1, TARGETS},
                 {TENSOR(logits), OUTPUT, TYPE_X, R, OUT},
                 {TENSOR(logits_scale), OUTPUT, TYPE_FLOAT, R, 1},
                 {TENSOR(losses), ADDED, TYPE_FLOAT, R, 1}};
-        break;
     case MATMUL_DGELU:
-        rest = {{TENSOR(pre), INPUT, TYPE_X, R, IN, WIDE},
+        list = {dout,
+                weight,
+                {TENSOR(pre), INPUT, TYPE_X, R, IN, WIDE},
                 {TENSOR(dpre), OUTPUT, TYPE_X, R, IN},
                 {TENSOR(dbias), ADDED, TYPE_FLOAT, 1, IN}};
-        if (c.derivative) { rest[0] = {TENSOR(derivative), INPUT, TYPE_X, R, IN}; }
-        if (c.optional) { rest.push_back({TENSOR(act), OUTPUT, TYPE_X, R, IN}); }
-        break;
+        if (derivative) { list[2] = {TENSOR(derivative), INPUT, TYPE_X, R, IN}; }
+        if (c.form == ALL_TENSORS) { list.push_back({TENSOR(act), OUTPUT, TYPE_X, R, IN}); }
+        return list;
     case MATMUL_INPUT:
-        rest = {{TENSOR(dinp), OUTPUT, TYPE_X, R, IN}};
-        break;
-    default: // MATMUL_WEIGHT
-        rest = {{TENSOR(dweight), OUTPUT, TYPE_FLOAT, OUT, IN}};
-        if (c.optional) { rest.push_back({TENSOR(dbias), ADDED, TYPE_FLOAT, 1, OUT}); }
+        return {dout, weight, {TENSOR(dinp), OUTPUT, TYPE_X, R, IN}};
+    default:
+        break; // the weight gradients
     }
-    list.insert(list.end(), rest.begin(), rest.end());
-    return list;
-}
-
-// The weight gradients that a group computes, and their sizes; empty for groups without any.
-struct WeightOf {
-    MatmulLayerWeight w;
-    MatmulSizes s;
-    const char* name;
-};
-static std::vector<WeightOf> weights_of(const Case& c, const MatmulTensors& t) {
-    std::vector<WeightOf> list;
-    if (c.group == MATMUL_WEIGHT) { list.push_back({{t.dweight, t.dbias, t.dout, t.inp}, c.s, ""}); }
-    for (int n = 0; n < 2 && c.group == MATMUL_MLP_WEIGHTS; n++) {
-        list.push_back({t.mlp[n], matmul_mlp_sizes(n, c.s), n == 0 ? "fc's " : "fcproj's "});
+    const int count = matmul_weights(c.group);
+    for (int n = 0; n < count; n++) {
+        const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
+        const size_t at = offsetof(MatmulTensors, weights) + n * sizeof(MatmulLayerWeight);
+        list.push_back({"dout", at + offsetof(MatmulLayerWeight, dout), INPUT, TYPE_X, s.R, s.OUT, WITH_OUTLIERS});
+        list.push_back({"inp", at + offsetof(MatmulLayerWeight, inp), INPUT, TYPE_X, s.R, s.IN, WITH_OUTLIERS});
+        list.push_back({"dweight", at + offsetof(MatmulLayerWeight, dweight), OUTPUT, TYPE_FLOAT, s.OUT, s.IN});
+        if (c.group == MATMUL_WEIGHT && c.form == ALL_TENSORS) {
+            list.push_back({"dbias", at + offsetof(MatmulLayerWeight, dbias), ADDED, TYPE_FLOAT, 1, s.OUT});
+        }
     }
     return list;
 }
@@ -182,11 +161,21 @@ static double least_bytes_of(const Case& c) {
 // ----------------------------------------------------------------------------
 // Sets of tensors
 
+// Device memory with guards, freed with its last owner
+typedef std::shared_ptr<Buffer> Memory;
+static Memory allocate(size_t bytes) {
+    return Memory(new Buffer(buffer_allocate(bytes)), [](Buffer* b) {
+        buffer_free(b);
+        delete b;
+    });
+}
+
 struct Set {
     std::vector<TensorOf> tensors;
-    std::vector<Buffer> buffers; // one a tensor
+    std::vector<Memory> buffers; // one a tensor
     MatmulTensors t = {};
-    Buffer scratch;
+    Memory scratch;
+    uint64_t seed = 0; // of what fills it
 };
 
 // If `shared` is not nullptr, uses that set's inputs.
@@ -196,260 +185,190 @@ static Set set_allocate(const Case& c, const Set* shared) {
     for (size_t n = 0; n < set.tensors.size(); n++) {
         const TensorOf& tensor = set.tensors[n];
         const bool borrow = shared && tensor.role == INPUT;
-        set.buffers.push_back(borrow ? shared->buffers[n] : buffer_allocate(tensor.bytes()));
-        memcpy((char*)&set.t + tensor.at, &set.buffers[n].data, sizeof(char*));
+        set.buffers.push_back(borrow ? shared->buffers[n] : allocate(tensor.bytes()));
+        memcpy((char*)&set.t + tensor.at, &set.buffers[n]->data, sizeof(char*));
     }
     set.t.gradient_scale = 0.5f; // large enough that fp16 gradients do not underflow
     return set;
 }
-static void set_free(Set* set, bool shares) {
-    for (size_t n = 0; n < set->tensors.size(); n++) {
-        if (!shares || set->tensors[n].role != INPUT) { buffer_free(&set->buffers[n]); }
-    }
-    buffer_free(&set->scratch);
-}
 
+// Writes the n-th tensor of a set or, with `different`, counts its elements that are no longer as written.
+static void set_fill_tensor(const Set& set, const Case& c, size_t n, unsigned long long* different) {
+    const TensorOf& tensor = set.tensors[n];
+    const Buffer b = *set.buffers[n];
+    const FillOf fill = {tensor.fill, c.pattern, tensor.columns, tensor.scale, c.s.vocab_size, set.seed * 64 + n};
+    const auto launch = [&](auto* x) { fill_tensor<<<4096, 256>>>(x, tensor.elements(), fill, different); };
+    if (tensor.type == TYPE_X) {
+        launch(b.as<floatX>());
+    } else if (tensor.type == TYPE_FLOAT) {
+        launch(b.as<float>());
+    } else {
+        launch(b.as<int>());
+    }
+    cuda_check(cudaGetLastError());
+}
 // Fills inputs, tensors that are added to, and outputs, to which accumulating kernels add
-static void set_fill(const Set& set, const Case& c, uint64_t seed) {
-    for (size_t n = 0; n < set.tensors.size(); n++) {
-        const TensorOf& tensor = set.tensors[n];
-        const Buffer b = set.buffers[n];
-        const FillOf fill = {tensor.fill, c.pattern, tensor.columns, tensor.scale, c.s.vocab_size, seed * 64 + n};
-        buffer_poison(b);
-        if (tensor.type == TYPE_X) {
-            fill_tensor<<<4096, 256>>>(b.as<floatX>(), tensor.elements(), fill);
-        } else if (tensor.type == TYPE_FLOAT) {
-            fill_tensor<<<4096, 256>>>(b.as<float>(), tensor.elements(), fill);
-        } else {
-            fill_targets<<<(unsigned)CEIL_DIV(tensor.elements(), (int64_t)256), 256>>>(b.as<int>(), tensor.elements(),
-                                                                                       fill);
-        }
-        cuda_check(cudaGetLastError());
+static void set_fill(Set* set, const Case& c, uint64_t seed) {
+    set->seed = seed;
+    for (size_t n = 0; n < set->tensors.size(); n++) {
+        buffer_poison(*set->buffers[n]);
+        set_fill_tensor(*set, c, n, nullptr);
     }
 }
 // Copies the tensors that are added to from `before`; sets outputs to NaN or, if accumulating, copies them, too
 static void set_restart(Set* set, const Set& before, bool accumulate) {
     set->t.accumulate = accumulate;
     for (size_t n = 0; n < set->tensors.size(); n++) {
-        const Buffer to = set->buffers[n], from = before.buffers[n];
+        const Buffer to = *set->buffers[n], from = *before.buffers[n];
         if (set->tensors[n].role == INPUT) { continue; }
         buffer_poison(to);
         if (set->tensors[n].role == ADDED || accumulate) {
             cuda_check(cudaMemcpy(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice));
         }
     }
-    buffer_poison(set->scratch);
+    buffer_poison(*set->scratch);
 }
-static unsigned long long inputs_digest(const Set& set) {
-    unsigned long long *on_gpu, digest;
-    cuda_check(cudaMalloc(&on_gpu, sizeof(digest)));
-    cuda_check(cudaMemset(on_gpu, 0, sizeof(digest)));
-    for (size_t n = 0; n < set.tensors.size(); n++) {
-        if (set.tensors[n].role != INPUT) { continue; }
-        add_words<<<512, 256>>>(on_gpu, set.buffers[n].as<uint32_t>(), set.buffers[n].bytes / 4);
-        cuda_check(cudaGetLastError());
-    }
-    cuda_check(cudaMemcpy(&digest, on_gpu, sizeof(digest), cudaMemcpyDeviceToHost));
-    cuda_check(cudaFree(on_gpu));
-    return digest;
-}
-
-// A device array that is freed when it goes out of scope
-template <class T> struct Temporary {
-    Buffer buffer;
-    explicit Temporary(size_t n) : buffer(buffer_allocate(n * sizeof(T))) {}
-    ~Temporary() { buffer_free(&buffer); }
-    Temporary(const Temporary&) = delete;
-    operator T*() const { return buffer.as<T>(); }
-};
 
 // ----------------------------------------------------------------------------
-// The reference: GEMMs of sampled rows and, for sums over rows, of sampled columns
-
-// Samples 0 .. n-1: one random number from each of `most` equal parts, or all if n <= most. *buffer holds them.
-static Choice choose(Buffer* buffer, int n, int most, unsigned seed) {
-    if (n <= most) { return {nullptr, n}; }
-    std::mt19937 generator(seed);
-    std::vector<int> index(most);
-    for (int part = 0; part < most; part++) {
-        const int64_t begin = (int64_t)n * part / most, end = (int64_t)n * (part + 1) / most;
-        index[part] = (int)(begin + generator() % (end - begin));
-    }
-    *buffer = buffer_allocate(most * sizeof(int));
-    cuda_check(cudaMemcpy(buffer->data, index.data(), most * sizeof(int), cudaMemcpyHostToDevice));
-    return {buffer->as<int>(), most};
-}
+// The reference: GEMMs of sampled rows
 
 // One GEMM's result (., N): the sampled rows, and their z (rows.count, N)
 struct GemmReference {
-    Choice rows;
+    Sample rows;
     int N;
-    Buffer index, z;
-};
-struct Reference {
-    std::vector<GemmReference> gemms; // one a weight; one for groups without weight gradients
+    Memory memory;
+    const MatmulBounded* z() const { return memory->as<MatmulBounded>(); }
 };
 
-static Buffer gemm_compute(const Operand& A, const Operand& B, int64_t K) {
-    Buffer z = buffer_allocate((size_t)A.rows.count * B.rows.count * sizeof(MatmulBounded));
-    reference_gemm<<<dim3(CEIL_DIV(A.rows.count, 64), CEIL_DIV(B.rows.count, 64)), REFERENCE_THREADS>>>(
-        z.as<MatmulBounded>(), A, B, K);
+// A (M,K) and B (N,K), by their elements' strides along rows and along K
+struct Matrix {
+    const floatX* x;
+    int64_t row, column;
+};
+static GemmReference gemm_compute(Matrix A, Matrix B, int M, int N, int K) {
+    const Sample rows(M, CEIL_DIV(M, REFERENCE_ROWS)), all(N);
+    GemmReference g = {rows, N, allocate((size_t)rows.count * N * sizeof(MatmulBounded))};
+    reference_gemm<<<dim3(CEIL_DIV(rows.count, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(
+        g.memory->as<MatmulBounded>(), {A.x, A.row, A.column, rows}, {B.x, B.row, B.column, all}, K);
     cuda_check(cudaGetLastError());
-    return z;
+    return g;
 }
 
-static Reference reference_compute(const Case& c, const MatmulTensors& t, unsigned seed) {
-    const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT;
-    Reference r = {};
-    for (const WeightOf& w : weights_of(c, t)) { // dweight (OUT,IN) = dout^T inp
-        GemmReference g = {};
-        g.rows = choose(&g.index, w.s.OUT, REFERENCE_ROWS, seed), g.N = w.s.IN;
-        g.z = gemm_compute({w.w.dout, 1, w.s.OUT, g.rows}, {w.w.inp, 1, w.s.IN, {nullptr, w.s.IN}}, R);
-        r.gemms.push_back(g);
+// One a weight; one for groups without weight gradients
+static std::vector<GemmReference> reference_compute(const Case& c, const MatmulTensors& t) {
+    const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT, count = matmul_weights(c.group);
+    std::vector<GemmReference> list;
+    for (int n = 0; n < count; n++) { // dweight (OUT,IN) = dout^T inp
+        const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
+        const MatmulLayerWeight& w = t.weights[n];
+        list.push_back(gemm_compute({w.dout, 1, s.OUT}, {w.inp, 1, s.IN}, s.OUT, s.IN, s.R));
     }
-    if (!r.gemms.empty()) { return r; }
-    GemmReference g = {};
-    g.rows = choose(&g.index, R, REFERENCE_ROWS, seed);
-    if (t.inp) { // inp W^T
-        g.N = OUT;
-        g.z = gemm_compute({t.inp, IN, 1, g.rows}, {t.weight, IN, 1, {nullptr, OUT}}, IN);
-    } else { // dout W
-        g.N = IN;
-        g.z = gemm_compute({t.dout, OUT, 1, g.rows}, {t.weight, 1, IN, {nullptr, IN}}, OUT);
-    }
-    r.gemms.push_back(g);
-    return r;
-}
-static void reference_free(Reference* r) {
-    for (GemmReference& g : r->gemms) { buffer_free(&g.index), buffer_free(&g.z); }
+    if (t.inp) { list.push_back(gemm_compute({t.inp, IN, 1}, {t.weight, IN, 1}, R, OUT, IN)); }    // inp W^T
+    if (t.dout) { list.push_back(gemm_compute({t.dout, OUT, 1}, {t.weight, 1, IN}, R, IN, OUT)); } // dout W
+    return list;
 }
 
 // ----------------------------------------------------------------------------
 // The check
 
-struct Verdict {
+// Compares the outputs of a launch with the reference, and ends the program on a mismatch.
+struct Judge {
+    std::string what;    // the configuration and the case
+    Expected e = {};     // what the outputs must be
     double worst = 0;    // largest error / tolerance: at most 1 passes
     double rel_err = -1; // ||x - ref|| / ||ref|| of the first output; -1: none yet
+
+    // An output (., columns) at the sampled rows, each times its factor if there are factors
+    template <class T> void output(Want want, const std::string& name, const T* got, int columns, Sample rows,
+                                   const float* factors = nullptr) {
+        const Output<T> of = {got, columns, rows, factors};
+        const Memory difference = allocate(sizeof(Difference)), at = allocate(sizeof(Element));
+        Difference d;
+        Element element;
+        cuda_check(cudaMemset(difference->data, 0, sizeof(d)));
+        compare_elements<<<1024, REFERENCE_THREADS>>>(difference->as<Difference>(), of, e, want);
+        cuda_check(cudaGetLastError());
+        cuda_check(cudaMemcpy(&d, difference->data, sizeof(d), cudaMemcpyDeviceToHost));
+        const unsigned n = (unsigned)d.worst, bits = (unsigned)(d.worst >> 32);
+        float most;
+        memcpy(&most, &bits, sizeof(most));
+        if (d.not_finite || !(most <= 1)) {
+            look_at<<<1, 1>>>(at->as<Element>(), of, e, want, (int64_t)n);
+            cuda_check(cudaMemcpy(&element, at->data, sizeof(element), cudaMemcpyDeviceToHost));
+            fatal("%s: %s[%d,%d] is %.7g, must be %.7g within %.2g; %llu elements are not finite, or were not written",
+                  what.c_str(), name.c_str(), (int)rows[n / columns], (int)(n % columns), element.got,
+                  element.want.value, element.want.error, d.not_finite);
+        }
+        worst = fmax(worst, most);
+        if (rel_err < 0) { rel_err = d.reference2 > 0 ? sqrt(d.error2 / d.reference2) : 0; }
+    }
+
+    // Sums over the rows of x (rows, n) as stored, added to `before`: got (n)
+    void columns(const float* got, const float* before, const floatX* x, int n, bool rounded) {
+        const Memory sums = allocate(n * sizeof(MatmulColumn));
+        e.sums = sums->as<MatmulColumn>(), e.before = before;
+        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums->as<MatmulColumn>(), x, e.rows, n, rounded);
+        cuda_check(cudaGetLastError());
+        output(Want::COLUMN_SUM, "dbias", got, 1, Sample(n));
+    }
+    void residual(Sample rows) {
+        const Sample all(e.rows);
+        const Memory norms = allocate(e.rows * sizeof(MatmulNorm));
+        e.norms = norms->as<MatmulNorm>();
+        output(Want::RESIDUAL, "residual", e.t.residual, e.N, rows);
+        reference_norms<<<e.rows, REFERENCE_THREADS>>>(norms->as<MatmulNorm>(), e.t.residual, e.N);
+        cuda_check(cudaGetLastError());
+        output(Want::MEAN, "mean", e.t.mean, 1, all);
+        output(Want::RSTD, "rstd", e.t.rstd, 1, all);
+        output(Want::LN, "ln", e.t.ln, e.N, all);
+    }
+    void classifier(Sample rows, const float* losses_before, bool scaled) {
+        const Memory softmax = allocate(rows.count * sizeof(MatmulSoftmax));
+        e.softmax = softmax->as<MatmulSoftmax>(), e.before = losses_before;
+        reference_softmax<<<rows.count, REFERENCE_THREADS>>>(softmax->as<MatmulSoftmax>(), e.z, e.vocab_size, e.N);
+        cuda_check(cudaGetLastError());
+        output(Want::DLOGIT, "logits", e.t.logits, e.N, rows, scaled ? e.t.logits_scale : nullptr);
+        output(Want::LOSS, "losses", e.t.losses, 1, rows);
+    }
+
+    // All outputs of a group. scaled: the configuration's
+    void outputs(MatmulGroup group, const std::vector<GemmReference>& r, const MatmulTensors& before, bool scaled) {
+        const MatmulTensors& t = e.t;
+        const Sample rows = r[0].rows, all(e.rows);
+        const int N = e.N = r[0].N;
+        e.z = r[0].z();
+        switch (group) {
+        case MATMUL_QKV:
+            return output(Want::LINEAR, "out", t.out, N, rows);
+        case MATMUL_RESIDUAL:
+            return residual(rows);
+        case MATMUL_FC:
+            if (t.derivative) {
+                output(Want::DERIVATIVE, "derivative", t.derivative, N, rows);
+                return output(Want::GELU_OF_LINEAR, "act", t.act, N, rows);
+            }
+            output(Want::LINEAR, "pre", t.pre, N, rows);
+            return output(Want::GELU, "act", t.act, N, all);
+        case MATMUL_CLASSIFIER:
+            return classifier(rows, before.losses, scaled);
+        case MATMUL_DGELU:
+            output(Want::DPRE, "dpre", t.dpre, N, rows);
+            columns(t.dbias, before.dbias, t.dpre, N, true);
+            if (t.act) { output(Want::GELU, "act", t.act, N, all); }
+            return;
+        case MATMUL_INPUT:
+            return output(Want::LINEAR, "dinp", t.dinp, N, rows);
+        default:
+            break; // the weight gradients
+        }
+        for (size_t n = 0; n < r.size(); n++) {
+            const MatmulLayerWeight& w = t.weights[n];
+            e.z = r[n].z(), e.N = r[n].N;
+            output(Want::FP32, "weights[" + std::to_string(n) + "].dweight", w.dweight, e.N, r[n].rows);
+            if (w.dbias) { columns(w.dbias, before.weights[n].dbias, w.dout, r[n].rows.n, false); }
+        }
+    }
 };
-
-// Compares one output (., ld), multiplied by its row's factor if there are factors, with the reference at the sampled rows
-// and columns. Ends the program on a mismatch.
-template <class T, class Want> static void judge_output(Verdict* v, const std::string& what, const std::string& name,
-                                                        const T* got, int64_t ld, Choice rows, Choice columns,
-                                                        Want want, const float* factors = nullptr) {
-    Temporary<Difference> difference(1);
-    Temporary<Element> at(1);
-    Difference d;
-    Element e;
-    cuda_check(cudaMemset(difference, 0, sizeof(d)));
-    compare_elements<<<1024, REFERENCE_THREADS>>>((Difference*)difference, got, ld, factors, rows, columns, want);
-    cuda_check(cudaGetLastError());
-    cuda_check(cudaMemcpy(&d, difference, sizeof(d), cudaMemcpyDeviceToHost));
-    const unsigned n = (unsigned)d.worst, bits = (unsigned)(d.worst >> 32);
-    float worst;
-    memcpy(&worst, &bits, sizeof(worst));
-    if (d.not_finite || !(worst <= 1)) {
-        int row = (int)(n / columns.count), column = (int)(n % columns.count);
-        look_at<<<1, 1>>>((Element*)at, got, ld, factors, rows, columns, want, (int64_t)n);
-        cuda_check(cudaMemcpy(&e, at, sizeof(e), cudaMemcpyDeviceToHost));
-        if (rows.index) { cuda_check(cudaMemcpy(&row, rows.index + row, sizeof(row), cudaMemcpyDeviceToHost)); }
-        if (columns.index) {
-            cuda_check(cudaMemcpy(&column, columns.index + column, sizeof(column), cudaMemcpyDeviceToHost));
-        }
-        fatal("%s: %s[%d,%d] is %.7g, must be %.7g within %.2g; %llu elements are not finite, or were not written",
-              what.c_str(), name.c_str(), row, column, e.got, e.want.value, e.want.error, d.not_finite);
-    }
-    v->worst = fmax(v->worst, worst);
-    if (v->rel_err < 0) { v->rel_err = d.reference2 > 0 ? sqrt(d.error2 / d.reference2) : 0; }
-}
-
-// Sums over the rows of x (rows, n) as stored, added to `before`: got (n)
-static void judge_columns(Verdict* v, const std::string& what, const std::string& name, const float* got,
-                          const float* before, const floatX* x, int rows, int n, bool rounded) {
-    Temporary<MatmulColumn> sums(n);
-    reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums, x, rows, n, rounded);
-    cuda_check(cudaGetLastError());
-    judge_output(v, what, name, got, 1, {nullptr, n}, {nullptr, 1}, WantColumn{sums, before, rows});
-}
-
-static void judge_residual(Verdict* v, const std::string& what, const GemmReference& g, const MatmulBounded* z,
-                           const MatmulTensors& t, int R) {
-    const Choice all_rows = {nullptr, R}, columns = {nullptr, g.N}, one = {nullptr, 1};
-    Temporary<MatmulNorm> norms(R);
-    judge_output(v, what, "residual", t.residual, g.N, g.rows, columns, WantResidual{z, t.bias, t.skip, g.N});
-    reference_norms<<<R, REFERENCE_THREADS>>>(norms, t.residual, g.N);
-    cuda_check(cudaGetLastError());
-    judge_output(v, what, "mean", t.mean, 1, all_rows, one, WantMean{norms});
-    judge_output(v, what, "rstd", t.rstd, 1, all_rows, one, WantRstd{norms});
-    judge_output(v, what, "ln", t.ln, g.N, all_rows, columns, WantNorm{norms, t.residual, t.ln_weight, t.ln_bias, g.N});
-}
-
-static void judge_classifier(Verdict* v, const std::string& what, const GemmReference& g, const MatmulBounded* z,
-                             const MatmulTensors& t, const MatmulTensors& before, int V, bool scaled) {
-    Temporary<MatmulSoftmax> softmax(g.rows.count);
-    reference_softmax<<<g.rows.count, REFERENCE_THREADS>>>(softmax, z, V, g.N);
-    cuda_check(cudaGetLastError());
-    judge_output(v, what, "logits", t.logits, g.N, g.rows, {nullptr, g.N},
-                 WantDlogits{z, softmax, t.targets, V, g.N, (double)t.gradient_scale},
-                 scaled ? t.logits_scale : nullptr);
-    judge_output(v, what, "losses", t.losses, 1, g.rows, {nullptr, 1},
-                 WantLoss{z, softmax, t.targets, before.losses, g.N});
-}
-
-// Ends the program if an output is wrong, else returns the errors. scaled: the configuration's
-static Verdict judge(const Case& c, const Reference& r, const MatmulTensors& t, const MatmulTensors& before,
-                     bool scaled, const std::string& what) {
-    Verdict v;
-    const GemmReference& g = r.gemms[0];
-    const MatmulBounded* z = g.z.as<MatmulBounded>();
-    const Choice columns = {nullptr, g.N}, all_rows = {nullptr, c.s.R};
-    const std::vector<WeightOf> weights = weights_of(c, t), weights_before = weights_of(c, before);
-    for (size_t n = 0; n < weights.size(); n++) {
-        const WeightOf& w = weights[n];
-        judge_output(&v, what, std::string(w.name) + "dweight", w.w.dweight, w.s.IN, r.gemms[n].rows, {nullptr, w.s.IN},
-                     WantFp32{r.gemms[n].z.as<MatmulBounded>(), w.s.IN});
-        if (w.w.dbias) {
-            judge_columns(&v, what, std::string(w.name) + "dbias", w.w.dbias, weights_before[n].w.dbias, w.w.dout,
-                          w.s.R, w.s.OUT, false);
-        }
-    }
-    switch (c.group) {
-    case MATMUL_QKV:
-        judge_output(&v, what, "out", t.out, g.N, g.rows, columns, WantLinear{z, t.bias, g.N});
-        break;
-    case MATMUL_RESIDUAL:
-        judge_residual(&v, what, g, z, t, c.s.R);
-        break;
-    case MATMUL_FC:
-        if (c.derivative) {
-            const WantLinear pre = {z, t.bias, g.N};
-            judge_output(&v, what, "derivative", t.derivative, g.N, g.rows, columns, WantDerivative{pre});
-            judge_output(&v, what, "act", t.act, g.N, g.rows, columns, WantGeluOfLinear{pre});
-            break;
-        }
-        judge_output(&v, what, "pre", t.pre, g.N, g.rows, columns, WantLinear{z, t.bias, g.N});
-        judge_output(&v, what, "act", t.act, g.N, all_rows, columns, WantGelu{t.pre, g.N});
-        break;
-    case MATMUL_CLASSIFIER:
-        judge_classifier(&v, what, g, z, t, before, c.s.vocab_size, scaled);
-        break;
-    case MATMUL_DGELU:
-        if (c.derivative) {
-            judge_output(&v, what, "dpre", t.dpre, g.N, g.rows, columns, WantTimes{z, t.derivative, g.N});
-        } else {
-            judge_output(&v, what, "dpre", t.dpre, g.N, g.rows, columns, WantDgelu{z, t.pre, g.N});
-        }
-        judge_columns(&v, what, "dbias", t.dbias, before.dbias, t.dpre, c.s.R, g.N, true);
-        if (t.act) { judge_output(&v, what, "act", t.act, g.N, all_rows, columns, WantGelu{t.pre, g.N}); }
-        break;
-    case MATMUL_INPUT:
-        judge_output(&v, what, "dinp", t.dinp, g.N, g.rows, columns, WantLinear{z, nullptr, g.N});
-        break;
-    default:
-        break; // the weight gradients, above
-    }
-    return v;
-}
 
 // cuBLASLt for two streams at once: a handle, a workspace and plans for each
 struct Libraries {
@@ -464,7 +383,7 @@ struct Libraries {
 };
 
 static void launch(const MatmulConfig& config, const Set& set, MatmulSizes s, Matmul* library, cudaStream_t stream) {
-    MatmulContext context = {library, set.scratch.data};
+    MatmulContext context = {library, set.scratch->data};
     config.launch(&context, &set.t, s, stream);
 }
 
@@ -481,10 +400,10 @@ static void run(const MatmulConfig& config, const std::vector<Set*>& sets, Matmu
     if (error != cudaSuccess) { fatal("%s: the kernel failed: %s", what.c_str(), cudaGetErrorString(error)); }
     for (cudaStream_t stream : streams) { cuda_check(cudaStreamDestroy(stream)); }
     for (Set* set : sets) {
-        std::vector<Buffer> buffers = set->buffers;
+        std::vector<Memory> buffers = set->buffers;
         buffers.push_back(set->scratch);
-        for (Buffer b : buffers) {
-            if (!buffer_intact(b)) { fatal("%s: wrote outside of its tensors", what.c_str()); }
+        for (const Memory& b : buffers) {
+            if (!buffer_intact(*b)) { fatal("%s: wrote outside of its tensors", what.c_str()); }
         }
     }
 }
@@ -492,59 +411,59 @@ static void run(const MatmulConfig& config, const std::vector<Set*>& sets, Matmu
 // Ends the program unless accumulating gives the bits of before + overwritten. Restarts and runs `sums`.
 static void check_accumulation(const MatmulConfig& config, const Case& c, const Set& before, const Set& overwritten,
                                Set* sums, Libraries* libraries, const std::string& what) {
-    Temporary<unsigned long long> count(1);
-    unsigned long long different;
+    const int count = matmul_weights(c.group);
     set_restart(sums, before, true);
     run(config, {sums}, c.s, libraries, what + ", accumulating");
-    const std::vector<WeightOf> got = weights_of(c, sums->t), from = weights_of(c, before.t),
-                                alone = weights_of(c, overwritten.t);
-    for (size_t n = 0; n < got.size(); n++) {
-        cuda_check(cudaMemset(count, 0, sizeof(different)));
-        count_other_sums<<<4096, 256>>>(count, got[n].w.dweight, from[n].w.dweight, alone[n].w.dweight,
-                                        (int64_t)got[n].s.OUT * got[n].s.IN);
-        cuda_check(cudaGetLastError());
-        cuda_check(cudaMemcpy(&different, count, sizeof(different), cudaMemcpyDeviceToHost));
+    for (int n = 0; n < count; n++) {
+        const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
+        const unsigned long long different = counted([&](unsigned long long* d) {
+            count_other_sums<<<4096, 256>>>(d, sums->t.weights[n].dweight, before.t.weights[n].dweight,
+                                            overwritten.t.weights[n].dweight, (int64_t)s.OUT * s.IN);
+        });
         if (different) {
-            fatal("%s: %llu elements of %sdweight have other bits when accumulated than when added afterwards",
-                  what.c_str(), different, got[n].name);
+            fatal(
+                "%s: %llu elements of weights[%d].dweight have other bits when accumulated than when added afterwards",
+                what.c_str(), different, n);
         }
     }
 }
 
-// Ends the program if the configuration is wrong or not deterministic.
-static Verdict check_config(const MatmulConfig& config, const Case& c, const Reference& r, const Set& before,
-                            Libraries* libraries, const std::string& what) {
-    const unsigned long long inputs = inputs_digest(before);
+// Ends the program if the configuration is wrong or not deterministic. `before` is filled.
+static Judge check_config(const MatmulConfig& config, const Case& c, const std::vector<GemmReference>& r,
+                          const Set& before, Libraries* libraries, const std::string& what) {
     Set sets[3];
     for (Set& set : sets) {
         set = set_allocate(c, &before);
-        set.scratch = buffer_allocate(config.scratch_bytes(c.s));
+        set.scratch = allocate(config.scratch_bytes(c.s));
         set_restart(&set, before, false);
     }
     run(config, {&sets[0]}, c.s, libraries, what);
-    const Verdict verdict = judge(c, r, sets[0].t, before.t, config.scaled, what);
+    Judge judge = {what};
+    judge.e.t = sets[0].t, judge.e.rows = c.s.R, judge.e.vocab_size = c.s.vocab_size;
+    judge.outputs(c.group, r, before.t, config.scaled);
     run(config, {&sets[1], &sets[2]}, c.s, libraries, what + ", repeated");
-    for (Set* set : {&sets[1], &sets[2]}) {
-        for (size_t n = 0; n < set->tensors.size(); n++) {
-            const Buffer first = sets[0].buffers[n], again = set->buffers[n];
-            if (words_different(first.data, again.data, first.bytes)) {
-                fatal("%s: %s has other bits when it is run again", what.c_str(), set->tensors[n].name);
+    for (size_t n = 0; n < before.tensors.size(); n++) {
+        const Buffer first = *sets[0].buffers[n];
+        for (int again = 1; again < 3; again++) {
+            if (words_different(first.data, sets[again].buffers[n]->data, first.bytes)) {
+                fatal("%s: %s has other bits when it is run again", what.c_str(), before.tensors[n].name);
             }
         }
     }
-    if (!weights_of(c, before.t).empty()) { check_accumulation(config, c, before, sets[0], &sets[1], libraries, what); }
-    if (inputs_digest(before) != inputs) { fatal("%s: wrote to its inputs", what.c_str()); }
-    for (Set& set : sets) { set_free(&set, true); }
-    return verdict;
+    if (matmul_weights(c.group) > 0) { check_accumulation(config, c, before, sets[0], &sets[1], libraries, what); }
+    for (size_t n = 0; n < before.tensors.size(); n++) {
+        if (before.tensors[n].role != INPUT) { continue; }
+        if (counted([&](unsigned long long* different) { set_fill_tensor(before, c, n, different); })) {
+            fatal("%s: wrote to its input %s", what.c_str(), before.tensors[n].name);
+        }
+    }
+    return judge;
 }
 
 static std::string describe(const char* variant, const char* config, const Case& c) {
     char text[256];
     snprintf(text, sizeof(text), "matmul_%s %s %s at R %d IN %d OUT %d, %s%s", variant, matmul_group_names[c.group],
-             config, c.s.R, c.s.IN, c.s.OUT, pattern_names[c.pattern],
-             c.derivative ? ", the derivative in pre's place"
-             : c.optional ? ""
-                          : ", optional tensors left out");
+             config, c.s.R, c.s.IN, c.s.OUT, pattern_names[c.pattern], form_names[c.form]);
     return text;
 }
 
@@ -560,123 +479,121 @@ static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
             {3, 2056, 8},    {5, 8, 2056},    {300, 768, 768}, {2100, 40, 104}, {40000, 64, 192}};
 }
 
-// Checks every configuration at all shapes of the sweep, patterns and optional tensors; prints a line for each.
-static void check_sweep(const char* variant, const std::vector<const MatmulConfig*>& configs, const BenchOptions& o,
-                        Libraries* libraries) {
+// What a program races: a variant, and those of its configurations that are asked for
+struct Contest {
+    MatmulVariant variant;
+    std::vector<const MatmulConfig*> configs;
+    BenchOptions o;
+    Libraries libraries;
+};
+
+// Checks every configuration at all shapes of the sweep, patterns and forms; prints a line for each.
+static void check_sweep(Contest& contest) {
+    const std::vector<const MatmulConfig*>& configs = contest.configs;
     std::vector<double> worst(configs.size());
     std::vector<int> checks(configs.size());
     std::string why = "no size asked for";
     auto check_case = [&](const Case& c) {
         std::vector<size_t> serving;
         for (size_t n = 0; n < configs.size(); n++) {
-            if (configs[n]->group != c.group || (c.derivative && !configs[n]->has_derivative)) { continue; }
+            if (configs[n]->group != c.group || (c.form == WITH_DERIVATIVE && !configs[n]->has_derivative)) {
+                continue;
+            }
             const char* unsupported = configs[n]->unsupported(c.s);
             if (unsupported) { why = unsupported; }
             if (!unsupported) { serving.push_back(n); }
         }
         if (serving.empty()) { return; }
         Set before = set_allocate(c, nullptr);
-        set_fill(before, c, 1000 + c.pattern);
-        Reference r = reference_compute(c, before.t, c.s.R + 31 * c.s.OUT);
+        set_fill(&before, c, 1000 + c.pattern);
+        const std::vector<GemmReference> r = reference_compute(c, before.t);
         for (size_t n : serving) {
-            const std::string what = describe(variant, configs[n]->name, c);
-            worst[n] = fmax(worst[n], check_config(*configs[n], c, r, before, libraries, what).worst);
+            const std::string what = describe(contest.variant.name, configs[n]->name, c);
+            worst[n] = fmax(worst[n], check_config(*configs[n], c, r, before, &contest.libraries, what).worst);
             checks[n]++;
         }
-        reference_free(&r);
-        set_free(&before, false);
     };
-    for (int group = 0; group < NUM_MATMUL_GROUPS; group++) {
-        for (const std::vector<int>& shape : sweep_shapes(o)) {
-            const MatmulSizes s = sizes_of((MatmulGroup)group, shape[0], shape[1], shape[2]);
+    for (int g = 0; g < NUM_MATMUL_GROUPS; g++) {
+        const MatmulGroup group = (MatmulGroup)g;
+        for (const std::vector<int>& shape : sweep_shapes(contest.o)) {
+            const MatmulSizes s = sizes_of(group, shape[0], shape[1], shape[2]);
             for (int pattern = 0; pattern < NUM_PATTERNS; pattern++) {
-                for (bool optional : {true, false}) {
-                    const Case c = {(MatmulGroup)group, s, (Pattern)pattern, optional};
-                    if (optional || tensors_of(c).size() != tensors_of({c.group, s, c.pattern, true}).size()) {
-                        check_case(c);
-                    }
-                }
-                if (group == MATMUL_FC || group == MATMUL_DGELU) {
-                    check_case({(MatmulGroup)group, s, (Pattern)pattern, false, true});
-                }
+                for (Form form : forms_of(group)) { check_case({group, s, (Pattern)pattern, form}); }
             }
         }
     }
     int all_checks = 0;
     for (size_t n = 0; n < configs.size(); n++) {
         all_checks += checks[n];
-        printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed\n", variant,
+        printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed\n", contest.variant.name,
                PRECISION_NAME, matmul_group_names[configs[n]->group], configs[n]->name, checks[n], 100 * worst[n]);
     }
-    if (all_checks == 0) { printf("skipped: matmul_%s in %s: %s\n", variant, PRECISION_NAME, why.c_str()); }
+    if (all_checks == 0) {
+        printf("skipped: matmul_%s in %s: %s\n", contest.variant.name, PRECISION_NAME, why.c_str());
+    }
 }
 
 // ----------------------------------------------------------------------------
 // Timing
 
 // The column `trains`: whether the trainer chooses this configuration for these sizes on this GPU
-static const char* trains(const char* variant, const MatmulConfig* table, size_t num_configs,
-                          const MatmulConfig* config, MatmulSizes s) {
+static const char* trains(const MatmulVariant& variant, const MatmulConfig* config, MatmulSizes s) {
     DeviceCode code;
     check(device_code(&code));
     const MatmulRule* rule = matmul_rule(config->group, sizeof(floatX) == 4, code.capability, s);
-    if (!rule || strcmp(rule->variant, variant) != 0) { return "no"; }
-    return matmul_config(table, num_configs, rule->config, config->group, s) == config ? "yes" : "no";
+    if (!rule || strcmp(rule->variant, variant.name) != 0) { return "no"; }
+    return matmul_config(variant, rule->config, config->group, s) == config ? "yes" : "no";
 }
 
 // Checks the configurations of a group at the sizes, times them and prints a row for each.
-static void bench(const char* variant, const MatmulConfig* table, size_t num_configs,
-                  const std::vector<const MatmulConfig*>& configs, const BenchOptions& o, const BenchGpu& gpu,
-                  Libraries* libraries, MatmulGroup group, MatmulSizes s) {
-    const Case c = {group, s, ORDINARY, trains_with_optional(group)};
+static void bench(Contest& contest, const BenchGpu& gpu, MatmulGroup group, MatmulSizes s) {
+    // In training, group weight computes no bias gradient: other kernels sum the columns.
+    const Case c = {group, s, ORDINARY, group == MATMUL_WEIGHT ? FEWER_TENSORS : ALL_TENSORS};
+    const char* variant = contest.variant.name;
     const double bytes = least_bytes_of(c);
     printf("\nmatmul_%s, %s, %s, %s, R %d IN %d OUT %d: %s\n%.1f GFLOP in the GEMM, %.3f GB at least%s\n", variant,
            matmul_group_names[group], PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT,
            matmul_group_formulas[group], 1e-9 * flops_of(c), 1e-9 * bytes,
-           c.optional ? "" : "; without column sums of dout, as this shape trains");
+           c.form == ALL_TENSORS ? "" : "; without column sums of dout, as this shape trains");
 
     // Rotate through enough sets of tensors that a set is reused only after traffic of twice the L2 cache
-    const int num_sets = 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / bytes);
-    std::vector<Set> sets;
+    std::vector<Set> sets(1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / bytes));
     size_t scratch_bytes = 0;
     std::vector<Racer> racers;
-    sets.push_back(set_allocate(c, nullptr));
-    set_fill(sets[0], c, 42);
-    Reference r = reference_compute(c, sets[0].t, 42);
-    for (const MatmulConfig* config : configs) {
+    sets[0] = set_allocate(c, nullptr);
+    set_fill(&sets[0], c, 42);
+    std::vector<GemmReference> r = reference_compute(c, sets[0].t);
+    for (const MatmulConfig* config : contest.configs) {
         const char* why = config->group == group ? config->unsupported(s) : "";
         if (why && *why) { printf("skipped %s: %s\n", config->name, why); }
         if (why) { continue; }
-        const Verdict v = check_config(*config, c, r, sets[0], libraries, describe(variant, config->name, c));
-        auto run = [config, s, &sets, libraries](int n, cudaStream_t stream) {
-            launch(*config, sets[n], s, &libraries->of[0], stream);
+        const Judge v = check_config(*config, c, r, sets[0], &contest.libraries, describe(variant, config->name, c));
+        auto run = [config, s, &sets, &contest](int n, cudaStream_t stream) {
+            launch(*config, sets[n], s, &contest.libraries.of[0], stream);
         };
-        const char* does = trains(variant, table, num_configs, config, s);
-        racers.push_back({config->name, does, v.rel_err, true, run}); // check_config() passed: deterministic
+        // check_config() passed: deterministic
+        racers.push_back({config->name, trains(contest.variant, config, s), v.rel_err, true, run});
         scratch_bytes = std::max(scratch_bytes, config->scratch_bytes(s));
     }
-    reference_free(&r);
-    for (int n = 1; n < num_sets && !racers.empty(); n++) {
-        sets.push_back(set_allocate(c, nullptr));
-        set_fill(sets[n], c, 42);
+    if (racers.empty()) { return; }
+    r.clear(); // frees its memory
+    const Memory scratch = allocate(scratch_bytes);
+    for (Set& set : sets) {
+        if (&set != &sets[0]) {
+            set = set_allocate(c, nullptr);
+            set_fill(&set, c, 42);
+        }
+        set.scratch = scratch;
     }
-    Buffer scratch = buffer_allocate(scratch_bytes);
-    for (Set& set : sets) { set.scratch = scratch; }
 
     Race race;
     race.columns = "group,variant,precision,R,IN,OUT";
     race.values = std::string(matmul_group_names[group]) + "," + variant + "," + PRECISION_NAME;
     for (int size : {s.R, s.IN, s.OUT}) { race.values += "," + std::to_string(size); }
     race.work = flops_of(c);
-    race.sets = num_sets;
+    race.sets = (int)sets.size();
     race.least_bytes = bytes;
-    if (!racers.empty()) { run_race(o, gpu, race, racers); }
-
-    for (Set& set : sets) {
-        set.scratch = Buffer();
-        set_free(&set, false);
-    }
-    buffer_free(&scratch);
+    run_race(contest.o, gpu, race, racers);
 }
 
 // ----------------------------------------------------------------------------
@@ -723,19 +640,18 @@ static std::vector<bool> wanted_groups(const BenchOptions& o) {
     return wanted;
 }
 
-int matmul_main(int argc, char** argv, const char* variant, const MatmulConfig* table, size_t num_configs,
-                int compute_capability) {
-    const std::string program = std::string("matmul_") + variant + "_" + PRECISION_NAME;
+int matmul_main(int argc, char** argv, const MatmulVariant& variant, int compute_capability) {
+    const std::string program = std::string("matmul_") + variant.name + "_" + PRECISION_NAME;
     const BenchOptions o = bench_options(argc, argv, program.c_str(), matmul_sizes, matmul_texts);
     std::vector<bool> wanted = wanted_groups(o), served(NUM_MATMUL_GROUPS);
     std::string names;
     std::vector<const MatmulConfig*> configs;
-    for (const MatmulConfig* c = table; c < table + num_configs; c++) {
-        if (!wanted[c->group]) { continue; }
-        if (names.find(c->name) == std::string::npos) { names += (names.empty() ? "" : ", ") + std::string(c->name); }
-        if (o.config && strcmp(o.config, c->name) != 0) { continue; }
-        configs.push_back(c);
-        served[c->group] = true;
+    for (const MatmulConfig& c : variant) {
+        if (!wanted[c.group]) { continue; }
+        if (names.find(c.name) == std::string::npos) { names += (names.empty() ? "" : ", ") + std::string(c.name); }
+        if (o.config && strcmp(o.config, c.name) != 0) { continue; }
+        configs.push_back(&c);
+        served[c.group] = true;
     }
     if (names.empty()) { fatal("--group %s: %s has no configuration of it", o.texts[0].values[0], program.c_str()); }
     if (configs.empty()) { fatal("--config %s: no such configuration; there are: %s", o.config, names.c_str()); }
@@ -747,10 +663,10 @@ int matmul_main(int argc, char** argv, const char* variant, const MatmulConfig* 
         fatal("%s needs compute capability %d.%d; the %s has %d.%d", program.c_str(), compute_capability / 10,
               compute_capability % 10, p.name, p.major, p.minor);
     }
-    const std::unique_ptr<Libraries> libraries(new Libraries); // too large for a stack
-    if (o.sweep || o.check_only) { check_sweep(variant, configs, o, libraries.get()); }
+    const std::unique_ptr<Contest> contest(new Contest{variant, configs, o, {}}); // too large for a stack
+    if (o.sweep || o.check_only) { check_sweep(*contest); }
     if (o.check_only) { return EXIT_SUCCESS; }
     measure_gemm(&gpu, o);
-    for (const Timed& t : timed) { bench(variant, table, num_configs, configs, o, gpu, libraries.get(), t.group, t.s); }
+    for (const Timed& t : timed) { bench(*contest, gpu, t.group, t.s); }
     return EXIT_SUCCESS;
 }

@@ -10,12 +10,11 @@ kernels alone.
 #include "dev/cuda/bench/variants.cuh"
 
 // compute_capability: the least that the variant runs on, such as 90; 0 if any will do.
-int matmul_main(int argc, char** argv, const char* variant, const MatmulConfig* table, size_t num_configs,
-                int compute_capability);
+int matmul_main(int argc, char** argv, const MatmulVariant& variant, int compute_capability);
 template <size_t N>
 static inline int matmul_main(int argc, char** argv, const MatmulConfig (&table)[N], int compute_capability = 0) {
-    const std::string variant = variant_of(__BASE_FILE__, "matmul_");
-    return matmul_main(argc, argv, variant.c_str(), table, N, compute_capability);
+    const std::string name = variant_of(__BASE_FILE__, "matmul_");
+    return matmul_main(argc, argv, MatmulVariant(name.c_str(), table), compute_capability);
 }
 
 #endif

@@ -11,8 +11,7 @@ constexpr Variants<MatmulVariant> matmul_variants(matmul_table);
 constexpr bool matmul_holds(const MatmulRule& r) {
     for (const MatmulVariant& v : matmul_table) {
         if (!same_text(r.variant, v.name)) { continue; }
-        for (size_t n = 0; n < v.num_configs; n++) {
-            const MatmulConfig& c = v.configs[n];
+        for (const MatmulConfig& c : v) {
             if ((r.group == -1 || r.group == c.group) && (!r.config || same_text(r.config, c.name))) { return true; }
         }
     }

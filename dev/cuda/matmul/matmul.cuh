@@ -14,14 +14,6 @@ Launchers record errors and return (llmc/base/status.h).
 #include "matmul.h"
 #include "dev/cuda/bench/variants.cuh"
 
-struct MatmulVariant {
-    const char* name;
-    const MatmulConfig* configs;
-    size_t num_configs;
-
-    template <size_t N> constexpr MatmulVariant(const char* name, const MatmulConfig (&table)[N])
-        : name(name), configs(table), num_configs(N) {}
-};
 extern const Variants<MatmulVariant> matmul_variants;
 
 // ----------------------------------------------------------------------------
@@ -35,7 +27,7 @@ static inline void matmul_force(const char* variant) { matmul_forced = variant; 
 static inline const MatmulConfig* matmul_config_of(const char* variant, const char* name, MatmulGroup group,
                                                    MatmulSizes s) {
     for (const MatmulVariant& v : matmul_variants) {
-        if (strcmp(v.name, variant) == 0) { return matmul_config(v.configs, v.num_configs, name, group, s); }
+        if (strcmp(v.name, variant) == 0) { return matmul_config(v, name, group, s); }
     }
     return nullptr;
 }
@@ -63,7 +55,7 @@ static inline const MatmulConfig* matmul_choice_on(int capability, const char* v
 static inline const char* matmul_choice_name_on(int capability, const char* variant, MatmulGroup group, MatmulSizes s) {
     const MatmulConfig* config = matmul_choice_on(capability, variant, group, s);
     for (const MatmulVariant& v : matmul_variants) {
-        if (config >= v.configs && config < v.configs + v.num_configs) { return v.name; }
+        if (config >= v.begin() && config < v.end()) { return v.name; }
     }
     return "none";
 }
@@ -154,7 +146,7 @@ static inline void matmul_input(MatmulGroups* g, floatX* dinp, const floatX* dou
 static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* dout, const floatX* inp, int accumulate,
                                  int R, int IN, int OUT) {
     MatmulTensors t = {};
-    t.dweight = dweight, t.dout = dout, t.inp = inp, t.accumulate = accumulate;
+    t.weights[0] = {dweight, nullptr, dout, inp}, t.accumulate = accumulate;
     matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
 }
 
@@ -170,12 +162,12 @@ static inline void matmul_mlp_weights(MatmulGroups* g, const MatmulLayerWeight (
     const MatmulSizes sizes = {R, C, C, 0};
     if (matmul_mlp_at_once(g->capability, sizes)) {
         MatmulTensors t = {};
-        t.mlp[0] = mlp[0], t.mlp[1] = mlp[1], t.accumulate = accumulate;
+        t.weights[0] = mlp[0], t.weights[1] = mlp[1], t.accumulate = accumulate;
         matmul_launch(g, nullptr, MATMUL_MLP_WEIGHTS, t, sizes);
         return;
     }
     for (int n = 1; n >= 0; n--) { // as the backward pass goes
-        const MatmulSizes s = matmul_mlp_sizes(n, sizes);
+        const MatmulSizes s = matmul_weight_sizes(2, n, sizes);
         matmul_weight(g, mlp[n].dweight, mlp[n].dout, mlp[n].inp, accumulate, R, s.IN, s.OUT);
     }
 }

@@ -31,7 +31,8 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 //     input          dinp (R,IN) = dout (R,OUT) W
 //     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`;
 //                    dbias (OUT) += column sums of dout, or not where it is NULL
-//     mlp_weights    the same for fc's and fcproj's, mlp[0] and mlp[1], whose sizes matmul_mlp_sizes() says; IN = OUT = C
+//     mlp_weights    the same for fc's and fcproj's; IN = OUT = C. Both groups' tensors are in `weights`, whose sizes
+//                    matmul_weight_sizes() says
 //
 // gelu is llmc/cuda/gelu.cuh's, LayerNorm llmc/cuda/layernorm.cuh's, cross entropy llmc/cuda/classifier.cuh's. GEMMs accumulate
 // in fp32. What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was
@@ -84,12 +85,11 @@ struct MatmulTensors {
     const int* targets;                // (R), each below vocab_size
     float gradient_scale;
     // backward
-    floatX* dpre;             // (R,IN)
-    floatX* dinp;             // (R,IN)
-    float* dweight;           // (OUT,IN)
-    float* dbias;             // of dgelu (IN), of weight (OUT) or NULL
-    int accumulate;           // of weights: dweight +=
-    MatmulLayerWeight mlp[2]; // fc, fcproj
+    floatX* dpre;                 // (R,IN)
+    floatX* dinp;                 // (R,IN)
+    float* dbias;                 // of dgelu (IN)
+    MatmulLayerWeight weights[2]; // of weight the first, of mlp_weights fc's and fcproj's
+    int accumulate;               // of weights: dweight +=
 };
 
 typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream);
@@ -111,22 +111,36 @@ __host__ __device__ inline MatmulSizes matmul_layer_sizes(int n, MatmulSizes s) 
     const int OUT = n == MATMUL_LAYER_QKV ? 3 * C : n == MATMUL_LAYER_FC ? 4 * C : C;
     return {s.R, IN, OUT, 0};
 }
-// Those of mlp[n]
-__host__ __device__ inline MatmulSizes matmul_mlp_sizes(int n, MatmulSizes s) {
-    return matmul_layer_sizes(n == 0 ? MATMUL_LAYER_FC : MATMUL_LAYER_FCPROJ, s);
+// How many weights a group has in `weights`
+static inline int matmul_weights(MatmulGroup group) {
+    return group == MATMUL_WEIGHT ? 1 : group == MATMUL_MLP_WEIGHTS ? 2 : 0;
+}
+// The sizes of the n-th of `count` weights
+static inline MatmulSizes matmul_weight_sizes(int count, int n, MatmulSizes s) {
+    return count == 1 ? s : matmul_layer_sizes(n == 0 ? MATMUL_LAYER_FC : MATMUL_LAYER_FCPROJ, s);
 }
 
 // For configurations that serve all that the contract does, and for those without scratch
 static inline const char* matmul_serves_all(MatmulSizes) { return nullptr; }
 static inline size_t matmul_no_scratch(MatmulSizes) { return 0; }
 
+struct MatmulVariant {
+    const char* name;
+    const MatmulConfig* configs;
+    size_t num_configs;
+
+    template <size_t N> constexpr MatmulVariant(const char* name, const MatmulConfig (&table)[N])
+        : name(name), configs(table), num_configs(N) {}
+    constexpr const MatmulConfig* begin() const { return configs; }
+    constexpr const MatmulConfig* end() const { return configs + num_configs; }
+};
+
 // The variant's first configuration of the group that serves the sizes, and is called `name` unless that is nullptr; nullptr
 // where there is none.
-static inline const MatmulConfig* matmul_config(const MatmulConfig* configs, size_t num_configs, const char* name,
-                                                MatmulGroup group, MatmulSizes s) {
-    for (const MatmulConfig* c = configs; c < configs + num_configs; c++) {
-        if (c->group != group || (name && strcmp(c->name, name) != 0)) { continue; }
-        if (!c->unsupported(s)) { return c; }
+static inline const MatmulConfig* matmul_config(const MatmulVariant& variant, const char* name, MatmulGroup group,
+                                                MatmulSizes s) {
+    for (const MatmulConfig& c : variant) {
+        if (c.group == group && (!name || strcmp(c.name, name) == 0) && !c.unsupported(s)) { return &c; }
     }
     return nullptr;
 }

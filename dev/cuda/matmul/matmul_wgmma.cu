@@ -65,8 +65,7 @@ static size_t dgelu_scratch_bytes(MatmulSizes s) { return sizeof(float) * dgelu_
 static void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     float* const partials = (float*)context->scratch;
     typedef PingPong128x192x2 T;
-    typedef PingPong128x128x2
-        Narrow; // a second output leaves too few registers and too little shared memory for 192 columns
+    typedef PingPong128x128x2 Narrow; // a second output leaves too few registers and too little shared memory for 192
     const Status launched =
         t->derivative ? input_gemm<T, TimesDerivative>(t->dpre, nullptr, t->derivative, partials, t, s, stream)
         : t->act      ? input_gemm<Narrow, GeluBackward<true>>(t->dpre, t->act, t->pre, partials, t, s, stream)
@@ -75,57 +74,51 @@ static void dgelu(MatmulContext* context, const MatmulTensors* t, MatmulSizes s,
     column_sum_partials(t->dbias, partials, dgelu_partials(s), s.IN, s.IN, stream);
 }
 
-// Weight gradients: scratch is the partial tiles, then for each GEMM the column sums of dout over every part of R. Without a
-// GPU: the size for 132 SMs.
-static TileOrder weights_order(const GemmSize* sizes, int gemms) {
-    int clusters;
-    if (num_clusters<WeightTiles>(&clusters) != STATUS_OK) {
-        status_clear();
-        clusters = 132 / WeightTiles::T::cluster;
+// The GEMMs of `count` weight gradients, in one launch
+template <int count> struct WeightGemms {
+    GemmSize size[count];
+    TileOrder order;
+
+    explicit WeightGemms(MatmulSizes s) {
+        int clusters;
+        for (int n = 0; n < count; n++) {
+            const MatmulSizes of = matmul_weight_sizes(count, n, s);
+            size[n] = {of.OUT, of.IN, of.R};
+        }
+        if (num_clusters<WeightTiles>(&clusters) != STATUS_OK) { // without a GPU: as for 132 SMs
+            status_clear();
+            clusters = 132 / WeightTiles::T::cluster;
+        }
+        order = order_of<WeightTiles>(size, count, clusters);
     }
-    return order_of<WeightTiles>(sizes, gemms, clusters);
+};
+// Scratch: the partial tiles, then for each GEMM the column sums of dout over every part of R
+template <int count> static size_t weights_scratch_bytes(MatmulSizes s) {
+    const WeightGemms<count> gemms(s);
+    size_t bytes = partial_tile_bytes<WeightTiles>(gemms.order);
+    for (const GemmSize& size : gemms.size) { bytes += sizeof(float) * MAX_SPLITS * size.M; }
+    return bytes;
 }
-static size_t weights_scratch_bytes(const MatmulSizes* sizes, int gemms) {
-    GemmSize size[MAX_GEMMS];
-    size_t columns = 0;
-    for (int n = 0; n < gemms; n++) { size[n] = {sizes[n].OUT, sizes[n].IN, sizes[n].R}, columns += sizes[n].OUT; }
-    return partial_tile_bytes<WeightTiles>(weights_order(size, gemms)) + sizeof(float) * MAX_SPLITS * columns;
-}
-static void weight_gemms(MatmulContext* context, const MatmulLayerWeight* layer, const MatmulSizes* sizes, int gemms,
-                         int accumulate, cudaStream_t stream) {
-    Gemm<WeightTiles> g[MAX_GEMMS] = {};
-    GemmSize size[MAX_GEMMS];
+template <int count>
+static void weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    const WeightGemms<count> gemms(s);
+    Gemm<WeightTiles> g[count];
     EpilogueInput in = {};
-    in.accumulate = accumulate;
-    for (int n = 0; n < gemms; n++) { size[n] = {sizes[n].OUT, sizes[n].IN, sizes[n].R}; }
-    const TileOrder order = weights_order(size, gemms);
-    float* const partials = (float*)context->scratch;
-    float* sums = partials + partial_tile_bytes<WeightTiles>(order) / sizeof(float);
-    for (int n = 0; n < gemms; n++) {
-        g[n] = {size[n], layer[n].dout, layer[n].inp, layer[n].dweight, nullptr, nullptr};
-        in.operand_sums[n] = layer[n].dbias ? sums : nullptr;
-        sums += (size_t)MAX_SPLITS * sizes[n].OUT;
+    float *const partials = (float*)context->scratch,
+                 *sums = partials + partial_tile_bytes<WeightTiles>(gemms.order) / sizeof(float);
+    in.accumulate = t->accumulate;
+    for (int n = 0; n < count; n++) {
+        const MatmulLayerWeight& w = t->weights[n];
+        g[n] = {gemms.size[n], w.dout, w.inp, w.dweight, nullptr, nullptr};
+        in.operand_sums[n] = w.dbias ? sums : nullptr;
+        sums += (size_t)MAX_SPLITS * gemms.size[n].M;
     }
-    if (launch_gemms<WeightTiles>(g, gemms, in, partials, stream) != STATUS_OK) { return; }
-    for (int n = 0; n < gemms; n++) {
-        if (layer[n].dbias == nullptr) { continue; }
-        column_sum_partials(layer[n].dbias, in.operand_sums[n], order.splits, sizes[n].OUT, sizes[n].OUT, stream);
+    if (launch_gemms<WeightTiles>(g, count, in, partials, stream) != STATUS_OK) { return; }
+    for (int n = 0; n < count; n++) {
+        const int OUT = gemms.size[n].M;
+        if (t->weights[n].dbias == nullptr) { continue; }
+        column_sum_partials(t->weights[n].dbias, in.operand_sums[n], gemms.order.splits, OUT, OUT, stream);
     }
-}
-
-static void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    const MatmulLayerWeight one = {t->dweight, t->dbias, t->dout, t->inp};
-    weight_gemms(context, &one, &s, 1, t->accumulate, stream);
-}
-static size_t weight_scratch_bytes(MatmulSizes s) { return weights_scratch_bytes(&s, 1); }
-
-static void mlp_weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    const MatmulSizes sizes[] = {matmul_mlp_sizes(0, s), matmul_mlp_sizes(1, s)};
-    weight_gemms(context, t->mlp, sizes, 2, t->accumulate, stream);
-}
-static size_t mlp_weights_scratch_bytes(MatmulSizes s) {
-    const MatmulSizes sizes[] = {matmul_mlp_sizes(0, s), matmul_mlp_sizes(1, s)};
-    return weights_scratch_bytes(sizes, 2);
 }
 
 // Tiles are counted by an int, of 64 by 128 the smallest; mlp_weights has 8 C of them by C.
@@ -138,8 +131,8 @@ static constexpr MatmulConfig matmul_configs[] = {
     {"128x192 ping-pong cluster 2", MATMUL_RESIDUAL, too_many_tiles, matmul_no_scratch, residual},
     {"128x192 ping-pong cluster 2", MATMUL_FC, too_many_tiles, matmul_no_scratch, fc, false, true},
     {"128x192 ping-pong cluster 2", MATMUL_DGELU, too_many_tiles, dgelu_scratch_bytes, dgelu, false, true},
-    {"128x256 cluster 2", MATMUL_WEIGHT, too_many_tiles, weight_scratch_bytes, weight},
-    {"128x256 cluster 2", MATMUL_MLP_WEIGHTS, too_many_tiles, mlp_weights_scratch_bytes, mlp_weights},
+    {"128x256 cluster 2", MATMUL_WEIGHT, too_many_tiles, weights_scratch_bytes<1>, weights<1>},
+    {"128x256 cluster 2", MATMUL_MLP_WEIGHTS, too_many_tiles, weights_scratch_bytes<2>, weights<2>},
 };
 
 } // namespace wgmma

@@ -2,9 +2,9 @@
 What the variants of the matmul groups are checked against: random inputs of two kinds, the GEMMs in fp64 on the GPU, and for
 each output the correct value and the error that a correct kernel may make (matmul/tolerance.h).
 
-The GEMM of a group is computed for some rows of its result, a random one of each of up to REFERENCE_ROWS equal parts: all
-rows in the sweep's small shapes, a sample in the raced ones to keep them affordable. What a kernel computes from an output that
-it stores (LayerNorm, GELU, column sums) is checked against fp64 of that output as stored, in all rows.
+The GEMM of a group is computed for some rows of its result, a random one of each of up to REFERENCE_ROWS parts: all rows in the
+sweep's small shapes, a sample in the raced ones to keep them affordable. What a kernel computes from an output that it stores
+(LayerNorm, GELU, column sums) is checked against fp64 of that output as stored, in all rows.
 */
 #ifndef MATMUL_REFERENCE_H
 #define MATMUL_REFERENCE_H
@@ -51,39 +51,44 @@ __device__ inline float fill_at(const FillOf& f, int64_t i) {
         return 2 * x;
     case WITH_OUTLIERS:
         return f.pattern == OUTLIERS && i % f.columns % 97 == 5 ? x + 8 : x;
+    case TARGETS: // any column of the vocabulary, often the first and the last
+        return i % 7 == 3 ? 0 : i % 5 == 2 ? f.vocab_size - 1 : (float)(mix(f.seed ^ mix(i)) % (uint64_t)f.vocab_size);
     default:
         return x;
     }
 }
-template <class T> __global__ void fill_tensor(T* x, int64_t elements, FillOf f) {
+// Writes the elements of x or, with `different`, counts those that are no longer as written.
+template <class T> __global__ void fill_tensor(T* x, int64_t elements, FillOf f, unsigned long long* different) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < elements;
          i += (int64_t)gridDim.x * blockDim.x) {
-        x[i] = (T)fill_at(f, i);
+        const T value = (T)fill_at(f, i);
+        if (different == nullptr) {
+            x[i] = value;
+        } else if ((float)x[i] != (float)value) {
+            atomicAdd(different, 1ull);
+        }
     }
-}
-// Any column of the vocabulary, often the first and the last
-__global__ void fill_targets(int* targets, int64_t rows, FillOf f) {
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= rows) { return; }
-    const int any = (int)(mix(f.seed ^ mix(i)) % (uint64_t)f.vocab_size);
-    targets[i] = i % 7 == 3 ? 0 : i % 5 == 2 ? f.vocab_size - 1 : any;
 }
 
 // ----------------------------------------------------------------------------
 // GEMMs in fp64
 
-// Sampled rows or columns, ascending; all of them if index is nullptr
-struct Choice {
-    const int* index;
-    int count;
-    __device__ int64_t operator[](int64_t i) const { return index ? index[i] : i; }
+// Sampled rows, ascending: a random one of each `part` of n; all of them if a part is a row
+struct Sample {
+    int n, part, count;
+    explicit Sample(int n, int part = 1) : n(n), part(part), count(CEIL_DIV(n, part)) {}
+    __host__ __device__ int64_t operator[](int64_t i) const {
+        if (part == 1) { return i; }
+        const int first = (int)i * part, size = n - first < part ? n - first : part;
+        return first + (int)((uint32_t)mix(i) % (uint32_t)size);
+    }
 };
 
-// Element (i, k) of a matrix with a row stride of `row` elements and a column stride of `column`
+// Element (i, k) of a matrix, of its i-th sampled row, with a row stride of `row` elements and a column stride of `column`
 struct Operand {
     const floatX* x;
     int64_t row, column;
-    Choice rows;
+    Sample rows;
     __device__ double at(int64_t i, int64_t k) const { return (double)(float)x[rows[i] * row + k * column]; }
 };
 
@@ -208,118 +213,81 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
 }
 
 // ----------------------------------------------------------------------------
-// The expected value of each output: want(i, row, j, column) for the i-th sampled row and the j-th sampled column
+// The expected value of each output
 
-struct WantLinear { // z + bias
-    const MatmulBounded* z;
-    const floatX* bias; // or nullptr
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t i, int64_t, int64_t j, int64_t column) const {
-        const MatmulBounded x = z[i * N + j];
-        return matmul_rounded(MATMUL_PRECISION, bias ? matmul_plus(x, (double)(float)bias[column]) : x);
+enum class Want { // what an output is
+    LINEAR,       // z + bias, of groups that have one
+    FP32,         // z in fp32
+    RESIDUAL,
+    MEAN,
+    RSTD,
+    LN,
+    GELU,           // of the stored pre
+    GELU_OF_LINEAR, // act, if fc does not store z + bias
+    DERIVATIVE,     // gelu'(z + bias)
+    DPRE,
+    COLUMN_SUM, // the columns are rows of the output
+    LOSS,
+    DLOGIT
+};
+
+struct Expected {
+    MatmulTensors t;        // of the launch
+    int rows, vocab_size;   // of the case
+    const MatmulBounded* z; // (samples, N): the GEMM
+    int N;
+    const MatmulNorm* norms;      // (rows), of the stored residual
+    const MatmulSoftmax* softmax; // (samples), of z
+    const MatmulColumn* sums;     // (columns)
+    const float* before;          // what an output that is added to held before
+
+    static __device__ double exact(const floatX* x, int64_t n) { return (double)(float)x[n]; }
+    // z, which a kernel may round
+    __device__ MatmulBounded logit(int64_t i, int64_t column) const {
+        MatmulBounded x = z[i * N + column];
+        x.error = matmul_intermediate_error(MATMUL_PRECISION, x);
+        return x;
     }
-};
-struct WantGeluOfLinear { // act, if fc does not store z + bias
-    WantLinear pre;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        return matmul_gelu_of(MATMUL_PRECISION, pre(i, row, j, column));
+    // z + bias, stored
+    __device__ MatmulBounded linear(int64_t i, int64_t column) const {
+        const MatmulBounded x = z[i * N + column];
+        return matmul_rounded(MATMUL_PRECISION, t.bias ? matmul_plus(x, exact(t.bias, column)) : x);
     }
-};
-struct WantDerivative { // gelu'(z + bias)
-    WantLinear pre;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        return matmul_derivative_of(MATMUL_PRECISION, pre(i, row, j, column));
-    }
-};
-struct WantFp32 { // z in fp32
-    const MatmulBounded* z;
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t i, int64_t, int64_t j, int64_t) const {
-        return matmul_plus(z[i * N + j], 0);
-    }
-};
-struct WantResidual {
-    const MatmulBounded* z;
-    const floatX *bias, *skip;
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        return matmul_residual(MATMUL_PRECISION, z[i * N + j], (double)(float)bias[column],
-                               (double)(float)skip[row * N + column]);
-    }
-};
-struct WantNorm { // ln, from the stored residual
-    const MatmulNorm* norms;
-    const floatX *x, *weight, *bias;
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t column) const {
-        return matmul_normalised(MATMUL_PRECISION, norms[row], (double)(float)x[row * N + column],
-                                 (double)(float)weight[column], (double)(float)bias[column]);
-    }
-};
-struct WantMean {
-    const MatmulNorm* norms;
-    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t) const { return norms[row].mean; }
-};
-struct WantRstd {
-    const MatmulNorm* norms;
-    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t) const { return norms[row].rstd; }
-};
-struct WantGelu { // gelu of the stored pre
-    const floatX* pre;
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t, int64_t row, int64_t, int64_t column) const {
-        return matmul_gelu(MATMUL_PRECISION, (double)(float)pre[row * N + column]);
-    }
-};
-struct WantDgelu {
-    const MatmulBounded* z;
-    const floatX* pre;
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        return matmul_dgelu(MATMUL_PRECISION, z[i * N + j], (double)(float)pre[row * N + column]);
-    }
-};
-struct WantTimes { // z derivative
-    const MatmulBounded* z;
-    const floatX* derivative;
-    int64_t N;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        const MatmulBounded exact = {(double)(float)derivative[row * N + column], 0};
-        return matmul_times(MATMUL_PRECISION, z[i * N + j], exact);
-    }
-};
-struct WantColumn { // a sum over rows, added to the old value; the columns are rows of `got`
-    const MatmulColumn* sums;
-    const float* before;
-    int rows;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t, int64_t) const {
-        return matmul_column(sums[i], rows, (double)before[row]);
-    }
-};
-struct WantLoss {
-    const MatmulBounded* z;
-    const MatmulSoftmax* softmax;
-    const int* targets;
-    const float* before;
-    int64_t Vp;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t, int64_t) const {
-        MatmulBounded target = z[i * Vp + targets[row]];
-        target.error = matmul_intermediate_error(MATMUL_PRECISION, target);
-        return matmul_loss(softmax[i], target, (double)before[row]);
-    }
-};
-struct WantDlogits {
-    const MatmulBounded* z;
-    const MatmulSoftmax* softmax;
-    const int* targets;
-    int V;
-    int64_t Vp;
-    double scale;
-    __device__ MatmulBounded operator()(int64_t i, int64_t row, int64_t j, int64_t column) const {
-        if (column >= V) { return {0, 0}; }
-        MatmulBounded logit = z[i * Vp + j];
-        logit.error = matmul_intermediate_error(MATMUL_PRECISION, logit);
-        return matmul_dlogit(MATMUL_PRECISION, softmax[i], logit, targets[row] == column, scale);
+    // The element (row, column), which is of the i-th sampled row
+    __device__ MatmulBounded value(Want want, int64_t i, int64_t row, int64_t column) const {
+        const MatmulPrecision p = MATMUL_PRECISION;
+        const int64_t n = row * N + column, sampled = i * N + column;
+        switch (want) {
+        case Want::LINEAR:
+            return linear(i, column);
+        case Want::FP32:
+            return matmul_plus(z[sampled], 0);
+        case Want::RESIDUAL:
+            return matmul_residual(p, z[sampled], exact(t.bias, column), exact(t.skip, n));
+        case Want::MEAN:
+            return norms[row].mean;
+        case Want::RSTD:
+            return norms[row].rstd;
+        case Want::LN:
+            return matmul_normalised(p, norms[row], exact(t.residual, n), exact(t.ln_weight, column),
+                                     exact(t.ln_bias, column));
+        case Want::GELU:
+            return matmul_gelu(p, exact(t.pre, n));
+        case Want::GELU_OF_LINEAR:
+            return matmul_gelu_of(p, linear(i, column));
+        case Want::DERIVATIVE:
+            return matmul_derivative_of(p, linear(i, column));
+        case Want::DPRE:
+            return t.derivative ? matmul_times(p, z[sampled], {exact(t.derivative, n), 0})
+                                : matmul_dgelu(p, z[sampled], exact(t.pre, n));
+        case Want::COLUMN_SUM:
+            return matmul_column(sums[row], rows, (double)before[row]);
+        case Want::LOSS:
+            return matmul_loss(softmax[i], logit(i, t.targets[row]), (double)before[row]);
+        default: // DLOGIT
+            if (column >= vocab_size) { return {0, 0}; }
+            return matmul_dlogit(p, softmax[i], logit(i, column), t.targets[row] == column, (double)t.gradient_scale);
+        }
     }
 };
 
@@ -331,26 +299,35 @@ struct Difference {
     double error2, reference2;     // sums of squares
     unsigned long long worst; // high word: largest error / tolerance, as a float's bits; low word: the element's index
 };
+// An output (., columns) at the sampled rows, each times its factor unless factors is nullptr
+template <class T> struct Output {
+    const T* x;
+    int columns;
+    Sample rows;
+    const float* factors;
+    __device__ double at(int64_t row, int64_t column) const {
+        return (double)(float)x[row * columns + column] * (factors ? (double)factors[row] : 1);
+    }
+};
 struct Element {
     double got;
     MatmulBounded want;
 };
-// got (., ld) at the sampled rows and columns, times the row's factor unless factors is nullptr
-template <class T, class Want> __device__ inline Element element_at(const T* got, int64_t ld, const float* factors,
-                                                                    Choice rows, Choice columns, Want want, int64_t n) {
-    const int64_t i = n / columns.count, j = n % columns.count, row = rows[i], column = columns[j];
-    const double factor = factors ? (double)factors[row] : 1;
-    return {(double)(float)got[row * ld + column] * factor, want(i, row, j, column)};
+// The n-th element
+template <class T>
+__device__ inline Element element_at(const Output<T>& output, const Expected& e, Want want, int64_t n) {
+    const int64_t i = n / output.columns, column = n % output.columns, row = output.rows[i];
+    const MatmulBounded expected = e.value(want, i, row, column);
+    return {output.at(row, column), expected};
 }
-template <class T, class Want> __global__ void __launch_bounds__(REFERENCE_THREADS)
-    compare_elements(Difference* difference, const T* got, int64_t ld, const float* factors, Choice rows,
-                     Choice columns, Want want) {
+template <class T> __global__ void __launch_bounds__(REFERENCE_THREADS)
+    compare_elements(Difference* difference, Output<T> output, const __grid_constant__ Expected expected, Want want) {
     double error2 = 0, reference2 = 0;
     unsigned long long not_finite = 0, worst = 0;
-    const int64_t elements = (int64_t)rows.count * columns.count;
+    const int64_t elements = (int64_t)output.rows.count * output.columns;
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < elements;
          n += (int64_t)gridDim.x * blockDim.x) {
-        const Element e = element_at(got, ld, factors, rows, columns, want, n);
+        const Element e = element_at(output, expected, want, n);
         const double error = fabs(e.got - e.want.value);
         // NaN counts as the largest; an error of 0 passes a tolerance of 0
         const double ratio = error <= 1e30 * e.want.error ? error * (1 / e.want.error) : 1e30;
@@ -368,9 +345,9 @@ template <class T, class Want> __global__ void __launch_bounds__(REFERENCE_THREA
         atomicAdd(&difference->reference2, reference2);
     }
 }
-template <class T, class Want> __global__ void look_at(Element* e, const T* got, int64_t ld, const float* factors,
-                                                       Choice rows, Choice columns, Want want, int64_t n) {
-    *e = element_at(got, ld, factors, rows, columns, want, n);
+template <class T>
+__global__ void look_at(Element* e, Output<T> output, const __grid_constant__ Expected expected, Want want, int64_t n) {
+    *e = element_at(output, expected, want, n);
 }
 
 // *count += the number of elements of `sum` that differ in bits from before + overwritten
@@ -379,15 +356,6 @@ __global__ void count_other_sums(unsigned long long* count, const float* sum, co
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         if (__float_as_uint(sum[i]) != __float_as_uint(before[i] + overwritten[i])) { atomicAdd(count, 1ull); }
     }
-}
-
-// *digest += a hash of x's words and their positions, summed so that the order of threads does not matter
-__global__ void add_words(unsigned long long* digest, const uint32_t* x, size_t words) {
-    unsigned long long sum = 0;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += (size_t)gridDim.x * blockDim.x) {
-        sum += mix(mix(i) ^ x[i]);
-    }
-    atomicAdd(digest, sum);
 }
 
 #endif

@@ -117,8 +117,8 @@ int attention_decode_main(int, char**, const char* variant, const AttentionDecod
     named = variant;
     return 0;
 }
-int matmul_main(int, char**, const char* variant, const MatmulConfig*, size_t, int) {
-    named = variant;
+int matmul_main(int, char**, const MatmulVariant& variant, int) {
+    named = variant.name;
     return 0;
 }
 
