@@ -41,11 +41,11 @@ constexpr int PADDED_VOCABULARY = 50304;
 // What the optional tensors of a group are: all; without dgelu's act or weight's dbias; with the derivative in pre's place
 enum Form { ALL_TENSORS, FEWER_TENSORS, WITH_DERIVATIVE };
 static const char* const form_names[] = {"", ", optional tensors left out", ", the derivative in pre's place"};
-static std::vector<Form> forms_of(MatmulGroup group) {
-    if (group == MATMUL_FC) { return {ALL_TENSORS, WITH_DERIVATIVE}; }
-    if (group == MATMUL_DGELU) { return {ALL_TENSORS, FEWER_TENSORS, WITH_DERIVATIVE}; }
-    if (group == MATMUL_WEIGHT) { return {ALL_TENSORS, FEWER_TENSORS}; }
-    return {ALL_TENSORS};
+static std::vector<Form> forms_of(const MatmulConfig& config) {
+    std::vector<Form> forms = {ALL_TENSORS};
+    if (config.group == MATMUL_DGELU || config.group == MATMUL_WEIGHT) { forms.push_back(FEWER_TENSORS); }
+    if (config.has_derivative) { forms.push_back(WITH_DERIVATIVE); }
+    return forms;
 }
 
 // One case to check or time
@@ -489,48 +489,35 @@ struct Contest {
 
 // Checks every configuration at all shapes of the sweep, patterns and forms; prints a line for each.
 static void check_sweep(Contest& contest) {
-    const std::vector<const MatmulConfig*>& configs = contest.configs;
-    std::vector<double> worst(configs.size());
-    std::vector<int> checks(configs.size());
+    const char* variant = contest.variant.name;
     std::string why = "no size asked for";
-    auto check_case = [&](const Case& c) {
-        std::vector<size_t> serving;
-        for (size_t n = 0; n < configs.size(); n++) {
-            if (configs[n]->group != c.group || (c.form == WITH_DERIVATIVE && !configs[n]->has_derivative)) {
+    int all_checks = 0;
+    for (const MatmulConfig* config : contest.configs) {
+        double worst = 0;
+        int checks = 0;
+        const auto check_case = [&](const Case& c) {
+            Set before = set_allocate(c, nullptr);
+            set_fill(&before, c, 1000 + c.pattern);
+            const std::vector<GemmReference> r = reference_compute(c, before.t);
+            const std::string what = describe(variant, config->name, c);
+            worst = fmax(worst, check_config(*config, c, r, before, &contest.libraries, what).worst);
+            checks++;
+        };
+        for (const std::vector<int>& shape : sweep_shapes(contest.o)) {
+            const MatmulSizes s = sizes_of(config->group, shape[0], shape[1], shape[2]);
+            if (const char* unsupported = config->unsupported(s)) {
+                why = unsupported;
                 continue;
             }
-            const char* unsupported = configs[n]->unsupported(c.s);
-            if (unsupported) { why = unsupported; }
-            if (!unsupported) { serving.push_back(n); }
-        }
-        if (serving.empty()) { return; }
-        Set before = set_allocate(c, nullptr);
-        set_fill(&before, c, 1000 + c.pattern);
-        const std::vector<GemmReference> r = reference_compute(c, before.t);
-        for (size_t n : serving) {
-            const std::string what = describe(contest.variant.name, configs[n]->name, c);
-            worst[n] = fmax(worst[n], check_config(*configs[n], c, r, before, &contest.libraries, what).worst);
-            checks[n]++;
-        }
-    };
-    for (int g = 0; g < NUM_MATMUL_GROUPS; g++) {
-        const MatmulGroup group = (MatmulGroup)g;
-        for (const std::vector<int>& shape : sweep_shapes(contest.o)) {
-            const MatmulSizes s = sizes_of(group, shape[0], shape[1], shape[2]);
-            for (int pattern = 0; pattern < NUM_PATTERNS; pattern++) {
-                for (Form form : forms_of(group)) { check_case({group, s, (Pattern)pattern, form}); }
+            for (Pattern pattern : {ORDINARY, OUTLIERS}) {
+                for (Form form : forms_of(*config)) { check_case({config->group, s, pattern, form}); }
             }
         }
+        printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed\n", variant,
+               PRECISION_NAME, matmul_group_names[config->group], config->name, checks, 100 * worst);
+        all_checks += checks;
     }
-    int all_checks = 0;
-    for (size_t n = 0; n < configs.size(); n++) {
-        all_checks += checks[n];
-        printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed\n", contest.variant.name,
-               PRECISION_NAME, matmul_group_names[configs[n]->group], configs[n]->name, checks[n], 100 * worst[n]);
-    }
-    if (all_checks == 0) {
-        printf("skipped: matmul_%s in %s: %s\n", contest.variant.name, PRECISION_NAME, why.c_str());
-    }
+    if (all_checks == 0) { printf("skipped: matmul_%s in %s: %s\n", variant, PRECISION_NAME, why.c_str()); }
 }
 
 // ----------------------------------------------------------------------------
@@ -542,7 +529,7 @@ static const char* trains(const MatmulVariant& variant, const MatmulConfig* conf
     check(device_code(&code));
     const MatmulRule* rule = matmul_rule(config->group, sizeof(floatX) == 4, code.capability, s);
     if (!rule || strcmp(rule->variant, variant.name) != 0) { return "no"; }
-    return matmul_config(variant, rule->config, config->group, s) == config ? "yes" : "no";
+    return matmul_config(variant, config->group, s) == config ? "yes" : "no";
 }
 
 // Checks the configurations of a group at the sizes, times them and prints a row for each.
@@ -631,9 +618,8 @@ static std::vector<bool> wanted_groups(const BenchOptions& o) {
     std::string names;
     for (const char* name : matmul_group_names) { names += (names.empty() ? "" : ", ") + std::string(name); }
     for (const char* value : o.texts[0].values) {
-        const int group = (int)(std::find_if(matmul_group_names, matmul_group_names + NUM_MATMUL_GROUPS,
-                                             [&](const char* name) { return strcmp(name, value) == 0; }) -
-                                matmul_group_names);
+        int group = 0;
+        while (group < NUM_MATMUL_GROUPS && strcmp(matmul_group_names[group], value) != 0) { group++; }
         if (group == NUM_MATMUL_GROUPS) { fatal("--group %s: no such group; there are: %s", value, names.c_str()); }
         wanted[group] = true;
     }
@@ -647,14 +633,12 @@ int matmul_main(int argc, char** argv, const MatmulVariant& variant, int compute
     std::string names;
     std::vector<const MatmulConfig*> configs;
     for (const MatmulConfig& c : variant) {
-        if (!wanted[c.group]) { continue; }
-        if (names.find(c.name) == std::string::npos) { names += (names.empty() ? "" : ", ") + std::string(c.name); }
-        if (o.config && strcmp(o.config, c.name) != 0) { continue; }
+        names += (names.empty() ? "" : ", ") + std::string(matmul_group_names[c.group]) + " " + c.name;
+        if (!wanted[c.group] || (o.config && strcmp(o.config, c.name) != 0)) { continue; }
         configs.push_back(&c);
         served[c.group] = true;
     }
-    if (names.empty()) { fatal("--group %s: %s has no configuration of it", o.texts[0].values[0], program.c_str()); }
-    if (configs.empty()) { fatal("--config %s: no such configuration; there are: %s", o.config, names.c_str()); }
+    if (configs.empty()) { fatal("--group, --config: %s has none of them, but %s", program.c_str(), names.c_str()); }
     const std::vector<Timed> timed = shapes_to_time(o, served);
 
     BenchGpu gpu;

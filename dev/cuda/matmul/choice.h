@@ -1,7 +1,7 @@
 /*
-The matmul groups, each a GEMM of the training step with the operations around it, and which variant and configuration of
-dev/cuda serves which GPU, precision, group and sizes: the one table that the trainer and the bench's column `trains` consult.
-Names only, in plain C, so that a query compiles no kernel. matmul.h is the contract.
+The matmul groups, each a GEMM of the training step with the operations around it, and which variant serves which GPU,
+precision, group and sizes: the one table that the trainer and the bench's column `trains` consult. Names only, in plain C, so
+that a query compiles no kernel. matmul.h is the contract.
 */
 #ifndef MATMUL_CHOICE_H
 #define MATMUL_CHOICE_H
@@ -59,8 +59,7 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
 }
 
 typedef struct {
-    const char* variant;
-    const char* config;                 // of the variant's table; NULL: its first of the group that serves the sizes
+    const char* variant;                // its first configuration of the group that serves the sizes
     int capability_from, capability_to; // compute capability; 90 is 9.0 with code for sm_90a
     int fp32;                           // 1: serves fp32, too; 0: bf16 and fp16 alone
     int group;                          // a MatmulGroup; -1: every one
@@ -82,13 +81,13 @@ static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.I
 // The first row that fits serves. gelu and gelu' have the same bits in fc and in dgelu (llmc/cuda/gelu.cuh): with -r 0 fc
 // computes both, with -r 1 dgelu recomputes gelu, and computes gelu'.
 static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
-    {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_FC, matmul_measured},
-    {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_DGELU, matmul_measured},
-    {"softmax_wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
-    {"wgmma", "128x192 ping-pong cluster 2", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured_residual},
-    {"cublaslt_epilogue", "beta=1 BIAS", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
-    {"wgmma", "128x256 cluster 2", 90, 90, 0, MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
-    {"cublaslt", NULL, 0, INT_MAX, 1, -1, NULL},
+    {"wgmma", 90, 90, 0, MATMUL_FC, matmul_measured},
+    {"wgmma", 90, 90, 0, MATMUL_DGELU, matmul_measured},
+    {"softmax_wgmma", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
+    {"wgmma", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured_residual},
+    {"cublaslt_epilogue", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
+    {"wgmma", 90, 90, 0, MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
+    {"cublaslt", 0, INT_MAX, 1, -1, NULL},
 };
 
 // The row that serves a group at these sizes; NULL if none does.

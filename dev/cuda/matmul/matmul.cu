@@ -12,7 +12,7 @@ constexpr bool matmul_holds(const MatmulRule& r) {
     for (const MatmulVariant& v : matmul_table) {
         if (!same_text(r.variant, v.name)) { continue; }
         for (const MatmulConfig& c : v) {
-            if ((r.group == -1 || r.group == c.group) && (!r.config || same_text(r.config, c.name))) { return true; }
+            if (r.group == -1 || r.group == c.group) { return true; }
         }
     }
     return false;

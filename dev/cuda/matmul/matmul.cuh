@@ -23,11 +23,10 @@ static const char* matmul_forced = nullptr;
 // Selects this variant from the next launch on, where it supports the GEMM; nullptr: matmul/choice.h's. Scratch differs.
 static inline void matmul_force(const char* variant) { matmul_forced = variant; }
 
-// The first configuration of a variant, called `name` unless that is nullptr, that serves the sizes; nullptr if none does.
-static inline const MatmulConfig* matmul_config_of(const char* variant, const char* name, MatmulGroup group,
-                                                   MatmulSizes s) {
+// The first configuration of a variant that serves the sizes; nullptr if none does.
+static inline const MatmulConfig* matmul_config_of(const char* variant, MatmulGroup group, MatmulSizes s) {
     for (const MatmulVariant& v : matmul_variants) {
-        if (strcmp(v.name, variant) == 0) { return matmul_config(v, name, group, s); }
+        if (strcmp(v.name, variant) == 0) { return matmul_config(v, group, s); }
     }
     return nullptr;
 }
@@ -38,11 +37,11 @@ static inline const MatmulConfig* matmul_choice_on(int capability, const char* v
                                                    MatmulSizes s) {
     const char* fault = matmul_unsupported(group, s);
     const MatmulConfig* config = nullptr;
-    if (!fault && matmul_forced) { config = matmul_config_of(matmul_forced, nullptr, group, s); }
-    if (!fault && !config && variant) { config = matmul_config_of(variant, nullptr, group, s); }
-    if (!fault && !config && !variant) {
+    if (!fault && matmul_forced) { config = matmul_config_of(matmul_forced, group, s); }
+    if (!fault && !config) {
         const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
-        config = rule ? matmul_config_of(rule->variant, rule->config, group, s) : nullptr;
+        if (!variant && rule) { variant = rule->variant; }
+        config = variant ? matmul_config_of(variant, group, s) : nullptr;
     }
     if (!config) {
         status_fail("matmul: %s of %d rows, %d channels in and %d out: %s", matmul_group_names[group], s.R, s.IN, s.OUT,
@@ -152,7 +151,7 @@ static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* 
 
 // Whether one launch computes fc's and fcproj's weight gradients; else each has its own choice.
 static inline bool matmul_mlp_at_once(int capability, MatmulSizes s) {
-    if (matmul_forced) { return matmul_config_of(matmul_forced, nullptr, MATMUL_MLP_WEIGHTS, s) != nullptr; }
+    if (matmul_forced) { return matmul_config_of(matmul_forced, MATMUL_MLP_WEIGHTS, s) != nullptr; }
     const MatmulRule* rule = matmul_rule(MATMUL_MLP_WEIGHTS, sizeof(floatX) == sizeof(float), capability, s);
     return rule && rule->group == MATMUL_MLP_WEIGHTS;
 }

@@ -135,12 +135,10 @@ struct MatmulVariant {
     constexpr const MatmulConfig* end() const { return configs + num_configs; }
 };
 
-// The variant's first configuration of the group that serves the sizes, and is called `name` unless that is nullptr; nullptr
-// where there is none.
-static inline const MatmulConfig* matmul_config(const MatmulVariant& variant, const char* name, MatmulGroup group,
-                                                MatmulSizes s) {
+// The variant's first configuration of the group that serves the sizes; nullptr where there is none.
+static inline const MatmulConfig* matmul_config(const MatmulVariant& variant, MatmulGroup group, MatmulSizes s) {
     for (const MatmulConfig& c : variant) {
-        if (c.group == group && (!name || strcmp(c.name, name) == 0) && !c.unsupported(s)) { return &c; }
+        if (c.group == group && !c.unsupported(s)) { return &c; }
     }
     return nullptr;
 }

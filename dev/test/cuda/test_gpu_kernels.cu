@@ -1449,7 +1449,7 @@ static SoftmaxRow softmax_row(const double* x, int V, int target, int C, double 
 // nearly certain, and ones that underflow beside the others, or those beside them; a row that is not finite.
 static void test_unnormalised_softmax(Matmul* mm, int R, int C, int V, int Vp, double size) {
     const MatmulSizes s = {R, C, Vp, V};
-    const MatmulConfig* config = matmul_config_of("softmax_wgmma", nullptr, MATMUL_CLASSIFIER, s);
+    const MatmulConfig* config = matmul_config_of("softmax_wgmma", MATMUL_CLASSIFIER, s);
     if (!CHECK(config != nullptr)) { return; }
     const double factor = rounded<float>(1.0 / 37), spread = 3 * size / sqrt((double)C); // uniform, as is inp
     Numbers inp = numbers((size_t)R * C, 1, 1), weight = numbers((size_t)Vp * C, spread, 2), start = numbers(R, 1, 3);
