@@ -28,8 +28,7 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 #include <vector>
 
 #include "random.cuh"
-#include "llmc/base/nearest_word.h"
-#include "llmc/cuda/cublas_common.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 // ----------------------------------------------------------------------------
 // The command line
@@ -104,17 +103,34 @@ static inline std::vector<int> bench_shape(const char* flag, size_t count, const
     return shape;
 }
 
-// Ends the program with the flag that an unknown one is nearest to.
-static inline void bench_unknown(const BenchOptions& o, const char* flag) {
-    NearestWord nearest = nearest_word_begin(flag, strlen(flag));
-    for (const char* name :
-         {"--shape", "--config", "--mode", "--csv", "--every-config", "--check-only", "--no-sweep"}) {
-        nearest_word_try(&nearest, name);
+// Takes a flag with a value; false where there is none of this name. Ends the program if the value is wrong.
+static inline bool bench_value(BenchOptions* o, const std::string& flag, const char* value) {
+    for (BenchSize& s : o->sizes) {
+        if (flag != s.flag) { continue; }
+        s.value = bench_int(s.flag, value), s.given = true;
+        return true;
     }
-    for (const BenchSize& s : o.sizes) { nearest_word_try(&nearest, s.flag); }
-    for (const BenchText& t : o.texts) { nearest_word_try(&nearest, t.flag); }
-    if (nearest.name != NULL) { fatal("unknown flag %s; did you mean %s? --help lists all", flag, nearest.name); }
-    fatal("unknown flag %s; --help lists all", flag);
+    for (BenchText& t : o->texts) {
+        if (flag != t.flag) { continue; }
+        t.values.push_back(value);
+        return true;
+    }
+    if (flag == "--config") {
+        o->config = value;
+    } else if (flag == "--csv") {
+        o->csv = value;
+    } else if (flag == "--shape") {
+        o->shapes.push_back(bench_shape("--shape", o->sizes.size(), value));
+        o->shapes_given = true;
+    } else if (flag == "--mode") {
+        const std::string mode = value;
+        o->modes[RESTED] = mode == "rested" || mode == "both";
+        o->modes[STEADY] = mode == "steady" || mode == "both";
+        if (!o->modes[RESTED] && !o->modes[STEADY]) { fatal("--mode %s: must be rested, steady or both", value); }
+    } else {
+        return false;
+    }
+    return true;
 }
 
 // The options of the program `program`, whose shapes have these sizes. Ends the program if they are wrong.
@@ -128,41 +144,16 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* prog
         if (flag == "--help") {
             bench_help(o, program);
             exit(EXIT_SUCCESS);
-        }
-        if (flag == "--check-only") {
+        } else if (flag == "--check-only") {
             o.check_only = true;
         } else if (flag == "--no-sweep") {
             o.sweep = false;
         } else if (flag == "--every-config") {
             o.every_config = true;
-        } else {
-            auto size =
-                std::find_if(o.sizes.begin(), o.sizes.end(), [&](const BenchSize& s) { return flag == s.flag; });
-            auto text =
-                std::find_if(o.texts.begin(), o.texts.end(), [&](const BenchText& t) { return flag == t.flag; });
-            const bool known = flag == "--config" || flag == "--csv" || flag == "--mode" || flag == "--shape";
-            if (size == o.sizes.end() && text == o.texts.end() && !known) { bench_unknown(o, argv[i]); }
-            if (++i == argc) { fatal("flag %s needs a value", flag.c_str()); }
-            const std::string value = argv[i];
-            if (flag == "--config") {
-                o.config = argv[i];
-            } else if (flag == "--csv") {
-                o.csv = argv[i];
-            } else if (flag == "--shape") {
-                o.shapes.push_back(bench_shape("--shape", o.sizes.size(), argv[i]));
-                o.shapes_given = true;
-            } else if (flag == "--mode") {
-                o.modes[RESTED] = value == "rested" || value == "both";
-                o.modes[STEADY] = value == "steady" || value == "both";
-                if (!o.modes[RESTED] && !o.modes[STEADY]) {
-                    fatal("--mode %s: must be rested, steady or both", argv[i]);
-                }
-            } else if (text != o.texts.end()) {
-                text->values.push_back(argv[i]);
-            } else {
-                size->value = bench_int(flag.c_str(), value);
-                size->given = true;
-            }
+        } else if (i + 1 == argc) {
+            fatal("flag %s is unknown or needs a value; --help lists all", argv[i]);
+        } else if (!bench_value(&o, flag, argv[++i])) {
+            fatal("unknown flag %s; --help lists all", flag.c_str());
         }
     }
     if (o.shapes.empty()) {
