@@ -14,7 +14,6 @@ Roles: one thread loads K and V, one loads Q; consumers release stages by mbarri
 attention/PROTOCOL.md has timeline and barriers. Papers: FlashAttention-2 (2023), algorithm 1; -3 (2024), sections 3.1 and 3.2.
 */
 #include "attention/attention.h"
-#include "llmc/cuda/divisor.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
 #include "attention/online_softmax.cuh"

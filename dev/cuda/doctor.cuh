@@ -13,28 +13,65 @@ where there are several GPUs. A fault of one row leaves the others to be checked
 
 #include <vector>
 
+// The answer of nvidia-smi, which comes with every driver, to a query about the current device, such as "ecc.mode.current", in
+// one line. Returns 0, and why, where there is none. Takes tens of milliseconds.
+static inline int gpu_info(char* line, size_t size, const char* query) {
+    char bus[32], command[256];
+    int device;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetPCIBusId(bus, sizeof(bus), device) != cudaSuccess) {
+        snprintf(line, size, "%s", cudaGetErrorString(cudaGetLastError()));
+        return 0;
+    }
+    snprintf(command, sizeof(command), "nvidia-smi -i %s --format=csv,noheader --query-gpu=%s 2>/dev/null", bus, query);
+    FILE* pipe = popen(command, "r");
+    const int answers = pipe != NULL && fgets(line, (int)size, pipe) != NULL;
+    if (pipe != NULL) { pclose(pipe); }
+    if (!answers) { snprintf(line, size, "nvidia-smi does not answer"); }
+    line[strcspn(line, "\n")] = '\0';
+    return answers;
+}
+
+// Prints one line about the current device, or one that says why there are no numbers.
+static inline void gpu_info_print(void) {
+    char line[256];
+    const int answers = gpu_info(
+        line, sizeof(line), "utilization.gpu,utilization.memory,clocks.sm,clocks.max.sm,power.draw,temperature.gpu");
+    printf("gpu: %s%s\n", answers ? "compute, memory busy; SM clock, its maximum; power; degrees C: " : "", line);
+}
+
 // The largest error of a correct result, relative to its norm. bf16 rounds each element of the result by at most 2^-9 of
 // itself, and so P and dS within attention, whose errors add up to no more than a few of these; tf32 rounds operands by 2^-11.
 // A wrong kernel has an error of a tenth and more.
 constexpr double DOCTOR_TOLERANCE = sizeof(floatX) == 2 ? 0.02 : 1e-5, DOCTOR_TF32_TOLERANCE = 2e-3;
 
-// n numbers on the device, from the host where x is not nullptr. nullptr, with the error recorded, where there is no memory.
-static inline floatX* doctor_to_device(const float* x, size_t n) {
-    floatX* device = nullptr;
-    std::vector<floatX> host(n);
-    for (size_t i = 0; i < n; i++) { host[i] = (floatX)(x ? x[i] : NAN); }
-    if (cuda_try(cudaMalloc(&device, n * sizeof(floatX))) != STATUS_OK) { return nullptr; }
-    cuda_try(cudaMemcpy(device, host.data(), n * sizeof(floatX), cudaMemcpyHostToDevice));
-    return device;
-}
-static inline std::vector<float> doctor_to_host(const floatX* device, size_t n) {
-    std::vector<floatX> host(n, (floatX)NAN);
-    std::vector<float> x(n);
-    cuda_try(cudaDeviceSynchronize());
-    cuda_try(cudaMemcpy(host.data(), device, n * sizeof(floatX), cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < n; i++) { x[i] = (float)host[i]; }
-    return x;
-}
+// Device memory of so many bytes; none after an error, which is recorded
+struct DoctorMemory {
+    void* data = nullptr;
+    explicit DoctorMemory(size_t bytes) {
+        if (status_now() == STATUS_OK) { cuda_try(cudaMalloc(&data, bytes)); }
+    }
+    ~DoctorMemory() { cudaFree(data); }
+    DoctorMemory(const DoctorMemory&) = delete;
+};
+// Numbers on the device, from the host
+struct DoctorTensor : DoctorMemory {
+    std::vector<floatX> host;
+    explicit DoctorTensor(const std::vector<float>& x) : DoctorMemory(x.size() * sizeof(floatX)), host(x.size()) {
+        for (size_t i = 0; i < x.size(); i++) { host[i] = (floatX)x[i]; }
+        if (data != nullptr) { cuda_try(cudaMemcpy(data, host.data(), bytes(), cudaMemcpyHostToDevice)); }
+    }
+    explicit DoctorTensor(size_t n) : DoctorTensor(std::vector<float>(n, NAN)) {}
+    size_t bytes() const { return host.size() * sizeof(floatX); }
+    operator floatX*() const { return (floatX*)data; }
+    // The error of what was computed, relative to the reference; NaN after an error
+    double error(const std::vector<double>& reference) {
+        std::vector<float> x(host.size());
+        if (status_now() != STATUS_OK || cuda_try(cudaDeviceSynchronize()) != STATUS_OK) { return NAN; }
+        cuda_try(cudaMemcpy(host.data(), data, bytes(), cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < x.size(); i++) { x[i] = (float)host[i]; }
+        return fp64_error(x.data(), reference.data(), x.size());
+    }
+};
 
 static inline void doctor_compared(Doctor* d, const char* name, double error, double tolerance) {
     if (status_now() != STATUS_OK) {
@@ -52,19 +89,15 @@ static inline void doctor_gemm(Doctor* d) {
     std::vector<float> inp(N * C), weight(OC * C);
     std::vector<double> reference(N * OC);
     std::vector<Matmul> mm(1); // large
-    memset(&mm[0], 0, sizeof(Matmul));
     doctor_numbers(inp.data(), N * C, 1);
     doctor_numbers(weight.data(), OC * C, 2);
     fp64_gemm(reference.data(), inp.data(), weight.data(), N, C, OC);
     status_clear();
     matmul_create(&mm[0], 1, nullptr);
-    floatX *a = doctor_to_device(inp.data(), N * C), *b = doctor_to_device(weight.data(), OC * C);
-    floatX* out = doctor_to_device(nullptr, N * OC);
+    DoctorTensor a(inp), b(weight), out(N * OC);
     if (status_now() == STATUS_OK) { matmul_forward(&mm[0], out, a, b, nullptr, (int)N, (int)C, (int)OC); }
-    double error =
-        status_now() == STATUS_OK ? fp64_error(doctor_to_host(out, N * OC).data(), reference.data(), N * OC) : NAN;
-    doctor_compared(d, "GEMM against fp64", error, sizeof(floatX) == 4 ? DOCTOR_TF32_TOLERANCE : DOCTOR_TOLERANCE);
-    for (floatX* p : {a, b, out}) { cudaFree(p); }
+    doctor_compared(d, "GEMM against fp64", out.error(reference),
+                    sizeof(floatX) == 4 ? DOCTOR_TF32_TOLERANCE : DOCTOR_TOLERANCE);
     matmul_destroy(&mm[0]);
 }
 
@@ -78,48 +111,27 @@ static inline void doctor_attention(Doctor* d) {
     doctor_numbers(dout.data(), n, 4);
     fp64_attention(out_reference.data(), dqkv_reference.data(), qkv.data(), dout.data(), B, T, NH, HS);
     status_clear();
-    floatX *device_qkv = doctor_to_device(qkv.data(), 3 * n), *device_dout = doctor_to_device(dout.data(), n);
-    floatX *out = doctor_to_device(nullptr, n), *dqkv = doctor_to_device(nullptr, 3 * n);
-    float* statistics = nullptr; // l, then m
-    char* scratch = nullptr;
-    size_t scratch_bytes = attention_backward_scratch_bytes(B, T, NH, HS);
-    if (status_now() == STATUS_OK) { cuda_try(cudaMalloc(&statistics, 2 * rows * sizeof(float))); }
-    if (status_now() == STATUS_OK) { cuda_try(cudaMalloc(&scratch, scratch_bytes + 256)); }
+    DoctorTensor device_qkv(qkv), device_dout(dout), out(n), dqkv(3 * n);
+    DoctorMemory statistics(2 * rows * sizeof(float)), scratch(attention_backward_scratch_bytes(B, T, NH, HS) + 256);
+    float *l = (float*)statistics.data, *m = l + rows;
     if (status_now() == STATUS_OK) {
-        attention_forward(out, statistics, statistics + rows, device_qkv, B, T, NH, HS, nullptr);
-        attention_backward(dqkv, device_dout, device_qkv, out, statistics, statistics + rows, scratch, B, T, NH, HS,
-                           nullptr);
+        attention_forward(out, l, m, device_qkv, B, T, NH, HS, nullptr);
+        attention_backward(dqkv, device_dout, device_qkv, out, l, m, scratch.data, B, T, NH, HS, nullptr);
     }
-    double error = NAN, backward_error = NAN;
-    if (status_now() == STATUS_OK) {
-        error = fp64_error(doctor_to_host(out, n).data(), out_reference.data(), n);
-        backward_error = fp64_error(doctor_to_host(dqkv, 3 * n).data(), dqkv_reference.data(), 3 * n);
-    }
+    const double error = out.error(out_reference), backward_error = dqkv.error(dqkv_reference);
     char name[64];
     snprintf(name, sizeof(name), "attention, %s", attention_forward_name(B, T, NH, HS));
     doctor_compared(d, name, error, DOCTOR_TOLERANCE);
     snprintf(name, sizeof(name), "its gradient, %s", attention_backward_name(B, T, NH, HS));
     doctor_compared(d, name, backward_error, DOCTOR_TOLERANCE);
-    for (void* p :
-         {(void*)device_qkv, (void*)device_dout, (void*)out, (void*)dqkv, (void*)statistics, (void*)scratch}) {
-        cudaFree(p);
-    }
 }
 
 // Memory errors that ECC could not correct, since the driver was loaded
-static inline void doctor_ecc(Doctor* d, const char* bus) {
-    char command[256], line[128] = "";
-    snprintf(command, sizeof(command),
-             "nvidia-smi -i %s --format=csv,noheader --query-gpu=ecc.errors.uncorrected.volatile.total 2>/dev/null",
-             bus);
-    FILE* pipe = popen(command, "r");
-    char* answer = pipe != NULL ? fgets(line, sizeof(line), pipe) : NULL;
-    if (pipe != NULL) { pclose(pipe); }
-    line[strcspn(line, "\n")] = '\0';
-    char* end = line;
-    long errors = answer != NULL ? strtol(line, &end, 10) : 0;
+static inline void doctor_ecc(Doctor* d) {
+    char line[128], *end = line;
+    long errors = gpu_info(line, sizeof(line), "ecc.errors.uncorrected.volatile.total") ? strtol(line, &end, 10) : 0;
     if (end == line) {
-        doctor_row(d, DOCTOR_ABSENT, "ECC", NULL, "not known: %s", answer ? line : "nvidia-smi does not answer");
+        doctor_row(d, DOCTOR_ABSENT, "ECC", NULL, "not known: %s", line);
     } else {
         doctor_row(d, errors == 0 ? DOCTOR_OK : DOCTOR_FAULT, "ECC", "take another GPU, and have this one looked at",
                    "%ld errors that could not be corrected", errors);
@@ -165,7 +177,6 @@ static inline void doctor_driver(Doctor* d, int driver, int runtime) {
 
 static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
     int driver = 0, runtime = 0;
-    char bus[32] = "0";
     size_t available = 0, total = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -183,7 +194,7 @@ static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
     doctor_row(d, available >= (size_t)2 << 30 ? DOCTOR_OK : DOCTOR_FAULT, "GPU memory",
                "end what else runs there: nvidia-smi lists it", "%.1f of %.1f GiB free", (double)available / (1 << 30),
                (double)total / (1 << 30));
-    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), 0) == cudaSuccess) { doctor_ecc(d, bus); }
+    doctor_ecc(d);
     doctor_gemm(d);
     doctor_attention(d);
     doctor_peers(d);

@@ -1,5 +1,5 @@
 /*
-The training precision floatX, error checks, 16-byte vectors and warp reductions that all CUDA files share.
+The training precision floatX, error checks, 16-byte vectors, warp reductions and division that all CUDA files share.
 
 Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPRECISION_BF16 (the default).
 */
@@ -181,5 +181,30 @@ __device__ inline float block_sum(float x) {
     __syncthreads();
     return warp_sum(lane < warps ? partial[lane] : 0.0f);
 }
+
+// ----------------------------------------------------------------------------
+// Division by a number that is known when a kernel is launched, not when it is compiled: a multiplication and a shift, where
+// the compiler's division takes some 25 dependent instructions.
+//
+// With 2^(shift-1) < d <= 2^shift and factor = floor(2^32 (2^shift - d) / d) + 1, the multiplier 2^32 + factor is
+// 2^(32+shift) / d, rounded up so little that n / d = floor(n (2^32 + factor) / 2^(32+shift)) for every n below 2^32.
+// Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), theorem 4.2.
+
+struct Divisor {
+    int d; // at least 1
+    uint32_t factor;
+    int shift;
+
+    __host__ __device__ Divisor(int d = 1) : d(d), shift(0) {
+        while (1ll << shift < d) { shift++; }
+        factor = (uint32_t)((((1ull << shift) - (uint32_t)d) << 32) / (uint32_t)d + 1);
+    }
+    // n / d and n % d, for n >= 0. n and `high` are below 2^31, so that their sum does not overflow.
+    __host__ __device__ int quotient(int n) const {
+        uint32_t high = (uint32_t)((uint64_t)(uint32_t)n * factor >> 32);
+        return (int)((high + (uint32_t)n) >> shift);
+    }
+    __host__ __device__ int remainder(int n) const { return n - quotient(n) * d; }
+};
 
 #endif

@@ -3,11 +3,15 @@ The Euclidean norm of all gradients, and the mean of a step's losses, in a fixed
 number of processes. Blocks of LAYOUT_BLOCK elements of the memory of gradients are fixed (parameter_layout.h); each has a
 partial sum of squares, which the process that owns it computes. All partial sums are then added up by one thread block, in
 fp64.
+
+And checks of all elements of a tensor: whether each is finite, and a digest of their bits. Both combine their results with
+integer atomics, whose order does not matter.
 */
 #ifndef LLMC_CUDA_GLOBAL_NORM_CUH
 #define LLMC_CUDA_GLOBAL_NORM_CUH
 
 #include "common.cuh"
+#include "llmc/model/gradient_digest.h"
 #include "llmc/model/parameter_layout.h"
 
 // The sum of x over all threads of the block, in thread 0. blockDim.x is a multiple of 32, at most 1024.
@@ -78,6 +82,55 @@ __global__ void __launch_bounds__(1024) losses_mean_kernel(float* mean, const fl
 // *mean, on the device, = scale times the sum of losses (n), one for each micro-batch of the step, each a sum over its tokens
 static inline void losses_mean(float* mean, const float* losses, size_t n, float scale, cudaStream_t stream) {
     losses_mean_kernel<<<1, 1024, 0, stream>>>(mean, losses, n, scale);
+    cuda_try(cudaGetLastError());
+}
+
+// ----------------------------------------------------------------------------
+// Checks of all elements
+
+constexpr int NON_FINITE_BLOCKS = 1024, NON_FINITE_THREADS = 512;
+
+static inline unsigned non_finite_grid(size_t n) {
+    size_t blocks = CEIL_DIV(n, (size_t)NON_FINITE_THREADS);
+    return (unsigned)(blocks < NON_FINITE_BLOCKS ? blocks : NON_FINITE_BLOCKS);
+}
+
+template <class T> __global__ void __launch_bounds__(NON_FINITE_THREADS)
+    find_non_finite_kernel(unsigned* first, unsigned index, const T* x, size_t n) {
+    int found = 0;
+    size_t stride = (size_t)gridDim.x * NON_FINITE_THREADS;
+    for (size_t i = (size_t)blockIdx.x * NON_FINITE_THREADS + threadIdx.x; i < n; i += stride) {
+        found |= !isfinite((float)x[i]);
+    }
+    if (__syncthreads_or(found) && threadIdx.x == 0) { atomicMin(first, index); }
+}
+
+// *first, on the device, = min(*first, index) if an element of x (n) is not finite.
+template <class T>
+static inline void find_non_finite(unsigned* first, unsigned index, const T* x, size_t n, cudaStream_t stream) {
+    find_non_finite_kernel<<<non_finite_grid(n), NON_FINITE_THREADS, 0, stream>>>(first, index, x, n);
+    cuda_try(cudaGetLastError());
+}
+
+__global__ void __launch_bounds__(NON_FINITE_THREADS)
+    digest_kernel(unsigned long long* digest, const uint32_t* words, size_t n) {
+    __shared__ unsigned long long total;
+    if (threadIdx.x == 0) { total = 0; }
+    __syncthreads();
+    unsigned long long sum = 0;
+    size_t stride = (size_t)gridDim.x * NON_FINITE_THREADS;
+    for (size_t i = (size_t)blockIdx.x * NON_FINITE_THREADS + threadIdx.x; i < n; i += stride) {
+        sum += digest_mix(i, words[i]);
+    }
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, offset); }
+    if (threadIdx.x % WARP_SIZE == 0) { atomicAdd(&total, sum); }
+    __syncthreads();
+    if (threadIdx.x == 0) { atomicAdd(digest, total); }
+}
+
+// *digest, on the device, += the digest (gradient_digest.h) of the 32-bit words of x (n).
+static inline void add_digest(unsigned long long* digest, const float* x, size_t n, cudaStream_t stream) {
+    digest_kernel<<<non_finite_grid(n), NON_FINITE_THREADS, 0, stream>>>(digest, (const uint32_t*)x, n);
     cuda_try(cudaGetLastError());
 }
 

@@ -6,12 +6,38 @@ transposed. Inputs are floatX; accumulation is fp32; weight gradients are fp32. 
 heuristic for the shape or that of matmul_algorithms.h, looked up once and never timed in a run, so that every run computes the
 same bits. A weight gradient that accumulates has the same algorithm as one that overwrites: D = C + AB adds the same AB that
 D = AB stores.
+
+And what every user of cuBLAS shares: error checks, and the library's name of a type. Programs link with -lcublasLt.
 */
 #ifndef LLMC_CUDA_MATMUL_CUH
 #define LLMC_CUDA_MATMUL_CUH
 
-#include "cublas_common.cuh"
+#include <cublasLt.h>
+
+#include "common.cuh"
 #include "matmul_algorithms.h"
+
+// Ends the program if a call fails, with file, line, call and error.
+#define cublas_check(call) cublas_check_(call, #call, __FILE__, __LINE__)
+static inline void cublas_check_(cublasStatus_t status, const char* call, const char* file, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) { return; }
+    fatal("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
+}
+
+// The same for libraries: records the failure (status.h) and returns the Status.
+#define cublas_try(call) cublas_try_(call, #call, __FILE__, __LINE__)
+static inline Status cublas_try_(cublasStatus_t status, const char* call, const char* file, int line) {
+    char range[96];
+    if (status == CUBLAS_STATUS_SUCCESS) { return STATUS_OK; }
+    last_range_name(range, sizeof(range));
+    return status_fail("%s:%d: %s returned %s%s%s", file, line, call, cublasLtGetStatusName(status),
+                       range[0] ? "; in: " : "", range);
+}
+
+template <class T> struct CudaType;
+template <> struct CudaType<float> { static constexpr cudaDataType_t value = CUDA_R_32F; };
+template <> struct CudaType<half> { static constexpr cudaDataType_t value = CUDA_R_16F; };
+template <> struct CudaType<__nv_bfloat16> { static constexpr cudaDataType_t value = CUDA_R_16BF; };
 
 // A GEMM's shape and kind: what its plan depends on.
 struct MatmulShape {
@@ -20,6 +46,7 @@ struct MatmulShape {
     cublasLtEpilogue_t epilogue;
     cudaDataType_t out_type; // of D; A and B are floatX
 };
+static_assert(sizeof(MatmulShape) == 7 * sizeof(int), "plans are compared byte by byte");
 
 struct MatmulPlan {
     MatmulShape shape;
@@ -83,7 +110,7 @@ static inline Status matmul_set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAtt
 
 // cuBLASLt's description of the GEMM of p->shape, without an algorithm.
 static inline Status matmul_describe(Matmul* mm, MatmulPlan* p) {
-    MatmulShape shape = p->shape;
+    const MatmulShape shape = p->shape;
     int ask_bias = shape.epilogue == CUBLASLT_EPILOGUE_BIAS || shape.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     int ask_aux = shape.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || shape.epilogue == CUBLASLT_EPILOGUE_DGELU;
     TRY(cublas_try(cublasLtMatmulDescCreate(&p->desc, mm->compute, CUDA_R_32F)));
@@ -129,19 +156,15 @@ static inline Status matmul_choose(Matmul* mm, MatmulPlan* p) {
     return STATUS_OK;
 }
 
-static inline int matmul_algorithm_setting(const cublasLtMatmulAlgo_t* algorithm,
-                                           cublasLtMatmulAlgoConfigAttributes_t name) {
-    int value = 0;
+template <class V = int> static inline int matmul_algorithm_setting(const cublasLtMatmulAlgo_t* algorithm,
+                                                                    cublasLtMatmulAlgoConfigAttributes_t name) {
+    V value = 0;
     size_t written;
     cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, name, &value, sizeof(value), &written));
     return value;
 }
 static inline int matmul_algorithm_cluster(const cublasLtMatmulAlgo_t* algorithm) {
-    uint16_t shape = 0;
-    size_t written;
-    cublas_try(cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &shape,
-                                                    sizeof(shape), &written));
-    return shape;
+    return matmul_algorithm_setting<uint16_t>(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
 }
 template <class V>
 static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name, V v) {
@@ -218,23 +241,17 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
                               &p->algorithm, workspace, bytes, mm->stream));
 }
 
-static inline MatmulShape matmul_shape(int m, int n, int k, int ta, int tb, cublasLtEpilogue_t epilogue,
-                                       cudaDataType_t out_type) {
-    MatmulShape shape;
-    memset(&shape, 0, sizeof(shape)); // plans are compared byte by byte
-    shape.m = m, shape.n = n, shape.k = k;
-    shape.transpose_a = ta, shape.transpose_b = tb;
-    shape.epilogue = epilogue;
-    shape.out_type = out_type;
-    return shape;
+// Of floatX, unless out_type says otherwise
+static inline MatmulShape matmul_shape(int m, int n, int k, int transpose_a, int transpose_b,
+                                       cublasLtEpilogue_t epilogue, cudaDataType_t out_type = CudaType<floatX>::value) {
+    return {m, n, k, transpose_a, transpose_b, epilogue, out_type};
 }
 
 // out (BT, OC) = inp (BT, C) W^T + bias; W is (OC, C), bias (OC) or NULL.
 static inline void matmul_forward(Matmul* mm, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
                                   int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, epilogue, CudaType<floatX>::value);
-    matmul_(mm, out, weight, inp, shape, NULL, bias, NULL);
+    matmul_(mm, out, weight, inp, matmul_shape(OC, BT, C, 1, 0, epilogue), NULL, bias, NULL);
 }
 
 // The same in fp32, without a bias: logits, which 16 bits would round by some hundredths of a nat
@@ -247,14 +264,14 @@ static inline void matmul_logits(Matmul* mm, float* out, const floatX* inp, cons
 // out (BT, OC) = skip (BT, OC) + inp (BT, C) W^T + bias
 static inline void matmul_residual_forward(Matmul* mm, floatX* out, const floatX* skip, const floatX* inp,
                                            const floatX* weight, const floatX* bias, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_BIAS, CudaType<floatX>::value);
+    const MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_BIAS);
     matmul_(mm, out, weight, inp, shape, skip, bias, NULL);
 }
 
 // pre (BT, OC) = inp (BT, C) W^T + bias and out = gelu(pre), in one GEMM.
 static inline void matmul_gelu_forward(Matmul* mm, floatX* out, floatX* pre, const floatX* inp, const floatX* weight,
                                        const floatX* bias, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CudaType<floatX>::value);
+    const MatmulShape shape = matmul_shape(OC, BT, C, 1, 0, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
     matmul_(mm, out, weight, inp, shape, NULL, bias, pre);
 }
 
@@ -262,14 +279,13 @@ static inline void matmul_gelu_forward(Matmul* mm, floatX* out, floatX* pre, con
 static inline void matmul_backward_input(Matmul* mm, floatX* dinp, const floatX* dout, const floatX* weight,
                                          const floatX* pre, int BT, int C, int OC) {
     cublasLtEpilogue_t epilogue = pre ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;
-    MatmulShape shape = matmul_shape(C, BT, OC, 0, 0, epilogue, CudaType<floatX>::value);
-    matmul_(mm, dinp, weight, dout, shape, NULL, NULL, pre);
+    matmul_(mm, dinp, weight, dout, matmul_shape(C, BT, OC, 0, 0, epilogue), NULL, NULL, pre);
 }
 
 // dweight (OC, C), fp32, = dout^T inp, or += with `accumulate`; dout is (BT, OC), inp (BT, C).
 static inline void matmul_backward_weight(Matmul* mm, float* dweight, const floatX* dout, const floatX* inp,
                                           int accumulate, int BT, int C, int OC) {
-    MatmulShape shape = matmul_shape(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
+    const MatmulShape shape = matmul_shape(C, OC, BT, 0, 1, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F);
     matmul_(mm, dweight, inp, dout, shape, accumulate ? dweight : NULL, NULL, NULL);
 }
 

@@ -11,7 +11,7 @@ captured into a graph. Its workspace is part of the scratch, so that it allocate
 #include <cublas_v2.h>
 
 #include "attention.h"
-#include "llmc/cuda/cublas_common.cuh"
+#include "llmc/cuda/matmul.cuh"
 
 namespace cublas {
 

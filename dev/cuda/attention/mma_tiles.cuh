@@ -5,7 +5,6 @@ The building blocks of the mma variants: swizzled tiles in shared memory, and a 
 #ifndef MMA_TILES_CUH
 #define MMA_TILES_CUH
 
-#include "llmc/cuda/divisor.cuh"
 #include "llmc/cuda/mma.cuh"
 
 namespace mma {

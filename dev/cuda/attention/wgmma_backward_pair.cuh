@@ -6,7 +6,6 @@ they exponentiate. attention/PROTOCOL.md has the timeline.
 #define WGMMA_BACKWARD_PAIR_CUH
 
 #include "wgmma_backward_consumer.cuh"
-#include "dev/cuda/bench/wgmma_columns.cuh"
 
 namespace wgmma {
 

@@ -6,7 +6,6 @@ order in which key blocks add to dQ.
 #define WGMMA_BACKWARD_TILES_CUH
 
 #include "attention.h"
-#include "llmc/cuda/divisor.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
 

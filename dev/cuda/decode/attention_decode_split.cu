@@ -16,7 +16,6 @@ Which keys are added in which order depends on the length alone: so the bits do 
 
 #include "attention_decode.h"
 #include "llmc/cuda/dependent_launch.cuh"
-#include "llmc/cuda/divisor.cuh"
 #if !defined(PRECISION_FP32)
 #include "llmc/cuda/mma.cuh"
 #endif

@@ -14,7 +14,6 @@ stored, and the first output overwrites them in place. Chunks of other outputs g
 #define WGMMA_EPILOGUES_CUH
 
 #include "wgmma_schedule.cuh"
-#include "dev/cuda/bench/wgmma_columns.cuh"
 #include "llmc/cuda/gelu.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"

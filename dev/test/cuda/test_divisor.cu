@@ -1,6 +1,6 @@
-// Divisor (llmc/cuda/divisor.cuh) against the processor's division: every divisor up to 4096 and those around powers of two, at
+// Divisor (llmc/cuda/common.cuh) against the processor's division: every divisor up to 4096 and those around powers of two, at
 // numbers on both sides of multiples, where a multiplier that is off by one shows first. Needs no GPU.
-#include "llmc/cuda/divisor.cuh"
+#include "llmc/cuda/common.cuh"
 
 #include "dev/test/fixtures/unit.h"
 

@@ -20,7 +20,6 @@
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/matmul.cuh"
-#include "llmc/cuda/non_finite.cuh"
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"

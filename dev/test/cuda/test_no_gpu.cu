@@ -1,7 +1,6 @@
 // What the GPU code of llmc does where CUDA calls fail: each failure is told anew, with its reason, and nothing goes on with
 // what a failed call has not written. No GPU is used, also where there is one.
 #include "dev/cuda/doctor.cuh"
-#include "llmc/cuda/gpu_info.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/nvtx.cuh"
 #include "dev/test/fixtures/unit.h"
