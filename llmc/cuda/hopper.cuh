@@ -16,6 +16,7 @@ memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call 
 #include <cudaTypedefs.h>
 
 #include <atomic>
+#include <type_traits>
 
 #include "device_code.cuh"
 
@@ -352,47 +353,32 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return kept;
 }
 
-// The CUtensorMapDataType of T.
-template <class T> struct TensorMapType;
-template <> struct TensorMapType<half> {
-    static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-};
-template <> struct TensorMapType<__nv_bfloat16> {
-    static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-};
-template <> struct TensorMapType<float> {
-    static constexpr CUtensorMapDataType value = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-};
-
 // The descriptor of a tensor of rank 2 or 4: sizes and box in elements, innermost first; strides of the outer dimensions in
 // bytes, multiples of 16. Rows of a box hold 128 bytes, 64 elements of 16 bits, whose 16-byte chunk c lies at c ^ (row % 8)
 // in shared memory: the layout that tile_descriptor_* describe to wgmma. Or they hold 64 bytes: c lies at c ^ (row / 2 % 4).
 // (CUDA driver API, 6.29)
 // Records an error (status.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
-template <class T, int rank>
-static inline Status tensor_map(CUtensorMap* map, const T* tensor, const uint64_t (&sizes)[rank],
-                                const uint64_t (&strides)[rank - 1], const uint32_t (&box)[rank]) {
+template <int rank> static inline Status tensor_map(CUtensorMap* map, const floatX* tensor,
+                                                    const uint64_t (&sizes)[rank], const uint64_t (&strides)[rank - 1],
+                                                    const uint32_t (&box)[rank]) {
     const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
     if (encode == nullptr) { return STATUS_ERROR; }
     const uint32_t steps[4] = {1, 1, 1, 1};
-    const auto swizzle = box[0] * sizeof(T) == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
-    CUresult result = encode(map, TensorMapType<T>::value, rank, const_cast<T*>(tensor), sizes, strides, box, steps,
-                             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const auto type =
+        std::is_same<floatX, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const auto swizzle = box[0] * sizeof(floatX) == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+    CUresult result =
+        encode(map, type, rank, const_cast<floatX*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) { return STATUS_OK; }
-    char text[96] = "";
-    for (int i = rank - 1, n = 0; i >= 0; i--) {
-        n += snprintf(text + n, sizeof(text) - n, "%llu%s", (unsigned long long)sizes[i], i > 0 ? " x " : "");
-    }
-    return status_fail("cuTensorMapEncodeTiled returned %d for a tensor at %p of %s", (int)result, (const void*)tensor,
-                       text);
+    return status_fail("cuTensorMapEncodeTiled returned %d for a tensor at %p of rank %d", (int)result,
+                       (const void*)tensor, rank);
 }
 
 // The descriptor of a matrix (rows, columns) in boxes of box_rows rows of 128 bytes.
-template <class T>
-static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t rows, uint64_t columns, int box_rows) {
-    const uint32_t box_columns = 128 / sizeof(T);
-    return tensor_map<T, 2>(map, x, {columns, rows}, {columns * sizeof(T)}, {box_columns, (uint32_t)box_rows});
+static inline Status tensor_map_of_matrix(CUtensorMap* map, const floatX* x, uint64_t rows, uint64_t columns,
+                                          int box_rows) {
+    return tensor_map<2>(map, x, {columns, rows}, {columns * sizeof(floatX)}, {64, (uint32_t)box_rows});
 }
 
 // The descriptor of a tensor (B,T,heads,HS) in boxes of 64 tokens by box_channels, 64 or 32, of a head; coordinates are
@@ -400,8 +386,8 @@ static inline Status tensor_map_of_matrix(CUtensorMap* map, const T* x, uint64_t
 static inline Status tensor_map_of_heads(CUtensorMap* map, const floatX* x, int B, int T, int heads, int HS,
                                          int box_channels = 64) {
     const uint64_t row = HS * sizeof(floatX), token = heads * row;
-    return tensor_map<floatX, 4>(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B},
-                                 {row, token, T * token}, {(uint32_t)box_channels, 1, 64, 1});
+    return tensor_map<4>(map, x, {(uint64_t)HS, (uint64_t)heads, (uint64_t)T, (uint64_t)B}, {row, token, T * token},
+                         {(uint32_t)box_channels, 1, 64, 1});
 }
 
 // ----------------------------------------------------------------------------

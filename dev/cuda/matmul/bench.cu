@@ -240,16 +240,12 @@ struct GemmReference {
     const MatmulBounded* z() const { return memory->as<MatmulBounded>(); }
 };
 
-// A (M,K) and B (N,K), by their elements' strides along rows and along K
-struct Matrix {
-    const floatX* x;
-    int64_t row, column;
-};
-static GemmReference gemm_compute(Matrix A, Matrix B, int M, int N, int K) {
-    const Sample rows(M, CEIL_DIV(M, REFERENCE_ROWS)), all(N);
-    GemmReference g = {rows, N, allocate((size_t)rows.count * N * sizeof(MatmulBounded))};
-    reference_gemm<<<dim3(CEIL_DIV(rows.count, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(
-        g.memory->as<MatmulBounded>(), {A.x, A.row, A.column, rows}, {B.x, B.row, B.column, all}, K);
+// A B^T, A (M,K) at its sampled rows and B (N,K)
+static GemmReference gemm_compute(Operand A, Operand B, int K) {
+    const int M = A.rows.count, N = B.rows.count;
+    GemmReference g = {A.rows, N, allocate((size_t)M * N * sizeof(MatmulBounded))};
+    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory->as<MatmulBounded>(), A, B,
+                                                                                  K);
     cuda_check(cudaGetLastError());
     return g;
 }
@@ -257,14 +253,19 @@ static GemmReference gemm_compute(Matrix A, Matrix B, int M, int N, int K) {
 // One a weight; one for groups without weight gradients
 static std::vector<GemmReference> reference_compute(const Case& c, const MatmulTensors& t) {
     const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT, count = matmul_weights(c.group);
+    const auto sampled = [](int n) { return Sample(n, CEIL_DIV(n, REFERENCE_ROWS)); };
     std::vector<GemmReference> list;
     for (int n = 0; n < count; n++) { // dweight (OUT,IN) = dout^T inp
         const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
         const MatmulLayerWeight& w = t.weights[n];
-        list.push_back(gemm_compute({w.dout, 1, s.OUT}, {w.inp, 1, s.IN}, s.OUT, s.IN, s.R));
+        list.push_back(gemm_compute({w.dout, 1, s.OUT, sampled(s.OUT)}, {w.inp, 1, s.IN, Sample(s.IN)}, s.R));
     }
-    if (t.inp) { list.push_back(gemm_compute({t.inp, IN, 1}, {t.weight, IN, 1}, R, OUT, IN)); }    // inp W^T
-    if (t.dout) { list.push_back(gemm_compute({t.dout, OUT, 1}, {t.weight, 1, IN}, R, IN, OUT)); } // dout W
+    if (t.inp) { // inp W^T
+        list.push_back(gemm_compute({t.inp, IN, 1, sampled(R)}, {t.weight, IN, 1, Sample(OUT)}, IN));
+    }
+    if (t.dout) { // dout W
+        list.push_back(gemm_compute({t.dout, OUT, 1, sampled(R)}, {t.weight, 1, IN, Sample(IN)}, OUT));
+    }
     return list;
 }
 
@@ -528,7 +529,7 @@ static const char* trains(const MatmulVariant& variant, const MatmulConfig* conf
     DeviceCode code;
     check(device_code(&code));
     const MatmulRule* rule = matmul_rule(config->group, sizeof(floatX) == 4, code.capability, s);
-    if (!rule || strcmp(rule->variant, variant.name) != 0) { return "no"; }
+    if (strcmp(rule->variant, variant.name) != 0) { return "no"; }
     return matmul_config(variant, config->group, s) == config ? "yes" : "no";
 }
 
@@ -638,7 +639,10 @@ int matmul_main(int argc, char** argv, const MatmulVariant& variant, int compute
         configs.push_back(&c);
         served[c.group] = true;
     }
-    if (configs.empty()) { fatal("--group, --config: %s has none of them, but %s", program.c_str(), names.c_str()); }
+    if (configs.empty()) {
+        fatal("%s %s: %s has no such configuration, but %s", o.config ? "--config" : "--group",
+              o.config ? o.config : o.texts[0].values[0], program.c_str(), names.c_str());
+    }
     const std::vector<Timed> timed = shapes_to_time(o, served);
 
     BenchGpu gpu;

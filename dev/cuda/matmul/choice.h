@@ -6,7 +6,6 @@ that a query compiles no kernel. matmul.h is the contract.
 #ifndef MATMUL_CHOICE_H
 #define MATMUL_CHOICE_H
 
-#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -59,11 +58,9 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
 }
 
 typedef struct {
-    const char* variant;                // its first configuration of the group that serves the sizes
-    int capability_from, capability_to; // compute capability; 90 is 9.0 with code for sm_90a
-    int fp32;                           // 1: serves fp32, too; 0: bf16 and fp16 alone
-    int group;                          // a MatmulGroup; -1: every one
-    int (*serves)(MatmulSizes s);       // which sizes; NULL: every one
+    const char* variant;          // its first configuration of the group that serves the sizes
+    int group;                    // a MatmulGroup; -1: every one
+    int (*serves)(MatmulSizes s); // which sizes; NULL: every one
 } MatmulRule;
 
 // The sizes of the training steps that were measured, 124M's and 1558M's, and those between them.
@@ -78,26 +75,25 @@ static inline int matmul_measured_residual(MatmulSizes s) { return s.R >= 8192 &
 // 774M's size alone: there the tiles of both weight gradients together are three full waves and few more; those of one are not.
 static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
 
-// The first row that fits serves. gelu and gelu' have the same bits in fc and in dgelu (llmc/cuda/gelu.cuh): with -r 0 fc
-// computes both, with -r 1 dgelu recomputes gelu, and computes gelu'.
+// The first row that fits serves; on other GPUs than Hopper, in builds without code for it and in fp32 the last one alone. gelu
+// and gelu' have the same bits in fc and in dgelu (llmc/cuda/gelu.cuh): with -r 0 fc computes both, with -r 1 dgelu recomputes
+// gelu, and computes gelu'.
 static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
-    {"wgmma", 90, 90, 0, MATMUL_FC, matmul_measured},
-    {"wgmma", 90, 90, 0, MATMUL_DGELU, matmul_measured},
-    {"softmax_wgmma", 90, 90, 0, MATMUL_CLASSIFIER, matmul_measured},
-    {"wgmma", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured_residual},
-    {"cublaslt_epilogue", 90, 90, 0, MATMUL_RESIDUAL, matmul_measured},
-    {"wgmma", 90, 90, 0, MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
-    {"cublaslt", 0, INT_MAX, 1, -1, NULL},
+    {"wgmma", MATMUL_FC, matmul_measured},
+    {"wgmma", MATMUL_DGELU, matmul_measured},
+    {"softmax_wgmma", MATMUL_CLASSIFIER, matmul_measured},
+    {"wgmma", MATMUL_RESIDUAL, matmul_measured_residual},
+    {"cublaslt_epilogue", MATMUL_RESIDUAL, matmul_measured},
+    {"wgmma", MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
+    {"cublaslt", -1, NULL},
 };
 
-// The row that serves a group at these sizes; NULL if none does.
+// The row that serves a group at these sizes. capability: DeviceCode's
 static inline const MatmulRule* matmul_rule(MatmulGroup group, int fp32, int capability, MatmulSizes s) {
-    for (size_t n = 0; n < sizeof(matmul_rules) / sizeof(matmul_rules[0]); n++) {
-        const MatmulRule* r = &matmul_rules[n];
-        if (capability < r->capability_from || capability > r->capability_to || (fp32 && !r->fp32)) { continue; }
-        if ((r->group == -1 || r->group == (int)group) && (r->serves == NULL || r->serves(s))) { return r; }
-    }
-    return NULL;
+    const MatmulRule* r = matmul_rules;
+    const int hopper = capability == 90 && !fp32;
+    while (r->group != -1 && !(hopper && r->group == (int)group && r->serves(s))) { r++; }
+    return r;
 }
 
 #endif

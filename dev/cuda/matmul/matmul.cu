@@ -19,7 +19,7 @@ constexpr bool matmul_holds(const MatmulRule& r) {
 }
 constexpr bool matmul_rules_hold() {
     for (const MatmulRule& r : matmul_rules) {
-        if ((sizeof(floatX) < sizeof(float) || r.fp32) && !matmul_holds(r)) { return false; }
+        if ((sizeof(floatX) < sizeof(float) || r.group == -1) && !matmul_holds(r)) { return false; }
     }
     return true;
 }

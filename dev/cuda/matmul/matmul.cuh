@@ -40,8 +40,7 @@ static inline const MatmulConfig* matmul_choice_on(int capability, const char* v
     if (!fault && matmul_forced) { config = matmul_config_of(matmul_forced, group, s); }
     if (!fault && !config) {
         const MatmulRule* rule = matmul_rule(group, sizeof(floatX) == sizeof(float), capability, s);
-        if (!variant && rule) { variant = rule->variant; }
-        config = variant ? matmul_config_of(variant, group, s) : nullptr;
+        config = matmul_config_of(variant ? variant : rule->variant, group, s);
     }
     if (!config) {
         status_fail("matmul: %s of %d rows, %d channels in and %d out: %s", matmul_group_names[group], s.R, s.IN, s.OUT,
@@ -152,8 +151,7 @@ static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* 
 // Whether one launch computes fc's and fcproj's weight gradients; else each has its own choice.
 static inline bool matmul_mlp_at_once(int capability, MatmulSizes s) {
     if (matmul_forced) { return matmul_config_of(matmul_forced, MATMUL_MLP_WEIGHTS, s) != nullptr; }
-    const MatmulRule* rule = matmul_rule(MATMUL_MLP_WEIGHTS, sizeof(floatX) == sizeof(float), capability, s);
-    return rule && rule->group == MATMUL_MLP_WEIGHTS;
+    return matmul_rule(MATMUL_MLP_WEIGHTS, sizeof(floatX) == sizeof(float), capability, s)->group == MATMUL_MLP_WEIGHTS;
 }
 
 static inline void matmul_mlp_weights(MatmulGroups* g, const MatmulLayerWeight (&mlp)[2], int accumulate, int R,

@@ -4,12 +4,8 @@ Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A a
 - cooperative: both own rows of every tile of the CTA. One runs some k-blocks ahead: it multiplies while the other stores.
 - ping-pong: they take the CTA's tiles alternately. One starts its main loop once the other has issued its last k-block (a
   parity cannot tell passes over the ring that are two apart): one multiplies while the other stores.
-CTAs of a cluster whose tiles share rows of A or B load a part of them each, by multicast to all that share them.
-
-    barrier     phase completes when                                                    waited for by
-    full[n]     the stage's bytes have arrived, of this CTA's loads and the multicasts  consumers, parity of the pass
-    empty[n]    all warps that read the stage, in all CTAs of the cluster, have         the producer, opposite parity
-    aux_full[w] a chunk of consumer w's part of aux has arrived; one for each slot      consumer w
+CTAs of a cluster whose tiles share rows of A or B load a part of them each, by multicast to all that share them. PROTOCOL.md
+has a table of the barriers.
 */
 #ifndef WGMMA_MATMUL_CUH
 #define WGMMA_MATMUL_CUH
