@@ -31,19 +31,15 @@ constexpr int WARPGROUP_SIZE = 128;
 // The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0, or if this build
 // has no code for sm_90a.
 static inline Status hopper_num_sms(int* num_sms) {
-    int device, major, minor;
-    TRY(cuda_try(cudaGetDevice(&device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
-    if (major != 9 || minor != 0) {
-        return status_fail("wgmma runs on compute capability 9.0; this GPU has %d.%d", major, minor);
-    }
+    int device;
     DeviceCode code;
     TRY(device_code(&code));
     if (!code.sm_90a) {
-        return status_fail("wgmma needs code for sm_90a, and this build has none; build it with GPU_ARCH=90, or give "
-                           "nvcc -gencode arch=compute_90a,code=sm_90a");
+        return status_fail(
+            "wgmma needs a GPU of compute capability 9.0 and code for sm_90a; build it with GPU_ARCH=90, or "
+            "give nvcc -gencode arch=compute_90a,code=sm_90a");
     }
+    TRY(cuda_try(cudaGetDevice(&device)));
     return cuda_try(cudaDeviceGetAttribute(num_sms, cudaDevAttrMultiProcessorCount, device));
 }
 

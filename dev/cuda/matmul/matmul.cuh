@@ -75,10 +75,12 @@ struct MatmulGroups {
     cudaStream_t stream;
 };
 
-static inline void matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group, const MatmulTensors& t,
-                                 MatmulSizes s) {
+// Returns what was launched, nullptr after an error.
+static inline const MatmulConfig* matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group,
+                                                const MatmulTensors& t, MatmulSizes s) {
     const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
     if (config) { config->launch(&g->context, &t, s, g->stream); }
+    return config;
 }
 
 static inline void matmul_qkv(MatmulGroups* g, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
@@ -116,12 +118,10 @@ static inline void matmul_fc(MatmulGroups* g, const char* variant, floatX* pre, 
 static inline bool matmul_classifier(MatmulGroups* g, floatX* logits, float* logits_scale, float* losses,
                                      const floatX* inp, const floatX* weight, const int* targets, float gradient_scale,
                                      int R, int C, int V, int Vp) {
-    const MatmulSizes s = {R, C, Vp, V};
-    const MatmulConfig* config = matmul_choice_on(g->capability, nullptr, MATMUL_CLASSIFIER, s);
     MatmulTensors t = {};
     t.logits = logits, t.logits_scale = logits_scale, t.losses = losses;
     t.inp = inp, t.weight = weight, t.targets = targets, t.gradient_scale = gradient_scale;
-    if (config) { config->launch(&g->context, &t, s, g->stream); }
+    const MatmulConfig* config = matmul_launch(g, nullptr, MATMUL_CLASSIFIER, t, {R, C, Vp, V});
     return config && config->scaled;
 }
 
