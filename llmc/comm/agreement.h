@@ -11,8 +11,6 @@ With one process nothing is sent, and a signal takes effect at once.
 #ifndef LLMC_COMM_AGREEMENT_H
 #define LLMC_COMM_AGREEMENT_H
 
-#include <limits.h>
-
 #include "comm.h"
 #include "llmc/base/signals.h"
 
@@ -25,15 +23,6 @@ typedef struct {
     float result[2];      // this process's loss and gradient norm of the last step
     char difference[160]; // "" or which process has others
 } Agreement;
-
-// Returns the lowest rank in which `mine` is not 0, or -1. The text (size bytes) of that rank is copied to all.
-static inline int agree_on_text(Comm* comm, int mine, char* text, size_t size) {
-    int lowest = mine ? comm_rank(comm) : INT_MAX;
-    check(comm_min(comm, &lowest));
-    if (lowest == INT_MAX) { return -1; }
-    check(comm_broadcast(comm, text, size, lowest));
-    return lowest;
-}
 
 // The message of a process
 typedef struct {
@@ -72,7 +61,7 @@ static inline Status agree(Agreement* a, Status own) {
     agreement_compare_(a, all, n);
     free(all);
     if (!error) { return STATUS_OK; }
-    agree_on_text(a->comm, own != STATUS_OK, text, sizeof(text));
+    check(comm_lowest(a->comm, &rank, own != STATUS_OK, text, sizeof(text)));
     return status_fail("%s", text);
 }
 

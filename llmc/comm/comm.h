@@ -4,19 +4,20 @@ exchange blocks of host memory or, through a CommDevice, of device memory. Colle
 the same order, by the main thread; they return when this process's part is done, or with an error as soon as any process has
 failed. With one process Comm is NULL, which every function accepts.
 
-    comm/state.h   the structs; comm_health(), comm_fail()
-    comm/meet.h    (comm/file.h, comm/socket.h, comm/wait.h) every process connects to rank 0, sends the job's token, its rank
-                   and its settings, and receives the addresses of the others; then each pair connects
+    comm/state.h   the structs; comm_health(), comm_fail(); the thread that detects faults, and ends a process that does not
+                   end by itself
+    comm/meet.h    (comm/socket.h) every process connects to rank 0, sends the job's token and its rank, and receives the
+                   addresses of the others; then each pair connects
     comm/move.h    blocks over the connections of all pairs at the same time
-    comm/watch.h   the thread that detects faults, and ends a process that does not end by itself
 */
 #ifndef LLMC_COMM_COMM_H
 #define LLMC_COMM_COMM_H
 
+#include <limits.h>
+
 #include "meet.h"
 #include "move.h"
 #include "state.h"
-#include "watch.h"
 
 // ----------------------------------------------------------------------------
 // Host memory
@@ -100,32 +101,48 @@ static inline Status comm_broadcast(Comm* c, void* data, size_t bytes, int root)
     return comm_move_run(&m, c);
 }
 
+// *lowest becomes the lowest rank in which `mine` is not 0, or -1. The text (size bytes) of that rank is copied to all.
+static inline Status comm_lowest(Comm* c, int* lowest, int mine, char* text, size_t size) {
+    int rank = mine ? comm_rank(c) : INT_MAX;
+    TRY(comm_min(c, &rank));
+    *lowest = rank == INT_MAX ? -1 : rank;
+    return rank == INT_MAX ? STATUS_OK : comm_broadcast(c, text, size, rank);
+}
+
+// Writes into `text` (COMM_TEXT_BYTES) how the settings of a rank differ from rank 0's; "" if they do not.
+static inline void comm_difference_(char* text, int rank, const char* theirs, const char* ours) {
+    text[0] = '\0';
+    while (strcmp(ours, theirs) != 0) { // line by line
+        size_t a = strcspn(ours, "\n"), b = strcspn(theirs, "\n");
+        if (a != b || strncmp(ours, theirs, a) != 0) {
+            const char *x = a == 0 ? "nothing more" : ours, *y = b == 0 ? "nothing more" : theirs;
+            int m = (int)strcspn(x, "\n"), n = (int)strcspn(y, "\n");
+            snprintf(text, COMM_TEXT_BYTES, "rank %d was started with %.*s%s, rank 0 with %.*s%s; start all alike",
+                     rank, n < 300 ? n : 300, y, n < 300 ? "" : "...", m < 300 ? m : 300, x, m < 300 ? "" : "...");
+            return;
+        }
+        ours += a + (ours[a] == '\n'), theirs += b + (theirs[b] == '\n');
+    }
+}
+
 // The lines "name value" must be equal in every process; an error in every process names the rank, the name, both values.
 static inline Status comm_compare(Comm* c, const char* settings) {
-    if (c == NULL) { return STATUS_OK; }
+    char text[COMM_TEXT_BYTES];
     uint64_t length = strlen(settings);
+    int rank;
+    if (c == NULL) { return STATUS_OK; }
     TRY(comm_broadcast(c, &length, sizeof(length), 0));
     char* first = (char*)comm_alloc(length + 1, 1);
-    char(*differences)[COMM_TEXT_BYTES] =
-        (char(*)[COMM_TEXT_BYTES])comm_alloc((size_t)c->size, sizeof(char[COMM_TEXT_BYTES]));
-    if (first != NULL && c->rank == 0) { memcpy(first, settings, length); }
-    Status status = first != NULL && differences != NULL ? comm_broadcast(c, first, length, 0) : STATUS_ERROR;
-    if (status == STATUS_OK) {
-        comm_difference(differences[c->rank], c->rank, settings, first);
-        status = comm_gather(c, differences, COMM_TEXT_BYTES);
-    }
-    // no process continues, and perhaps ends, before all have the differences
-    Status met = status == STATUS_OK ? comm_barrier(c) : STATUS_OK;
-    for (int i = 0; i < c->size && status == STATUS_OK; i++) {
-        differences[i][COMM_TEXT_BYTES - 1] = '\0';
-        if (differences[i][0] == '\0') { continue; }
-        status_clear(); // of the barrier, where another one has ended with this already
-        status = status_fail("%s", differences[i]);
-    }
-    if (status == STATUS_OK) { status = met; }
+    if (first == NULL) { return STATUS_ERROR; }
+    if (c->rank == 0) { memcpy(first, settings, length); }
+    Status status = comm_broadcast(c, first, length, 0);
+    comm_difference_(text, c->rank, settings, first);
     free(first);
-    free(differences);
-    return status;
+    TRY(status);
+    TRY(comm_lowest(c, &rank, text[0] != '\0', text, sizeof(text)));
+    if (rank < 0) { return STATUS_OK; }
+    if (comm_barrier(c) != STATUS_OK) { status_clear(); } // no process ends before all have the text
+    return status_fail("%s", text);
 }
 
 // ----------------------------------------------------------------------------
@@ -229,9 +246,6 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
 static inline Status comm_background_(Comm* c, int direction, int rank, const void* data, size_t bytes) {
     CommMove m;
     if (c == NULL || bytes == 0) { return STATUS_OK; }
-    if (rank < 0 || rank >= c->size || rank == c->rank || c->peers[rank].fd[COMM_BACKGROUND] < 0) {
-        return status_fail("no background connection of rank %d with rank %d", c->rank, rank);
-    }
     comm_move_open(&m, c, COMM_BACKGROUND, COMM_CALL_BACKGROUND, 1);
     comm_move_add(&m, c, direction, rank, data, bytes);
     return comm_move_run(&m, c);
@@ -299,22 +313,31 @@ static inline Comm* comm_imagine(int size) {
     return c;
 }
 
-// All processes of the run call it; it returns when they have met, and error lines begin with the rank from then on. *comm is
-// NULL on an error, and with one process.
+// Tells rank 0 that this process is connected with all. Rank 0 returns when all are, so that whatever it sends later finds
+// every process past its start.
+static inline Status comm_arrive_(Comm* c) {
+    CommMove m;
+    char byte = 0;
+    comm_move_open(&m, c, COMM_DATA, COMM_CALL_BARRIER, (size_t)c->size);
+    for (int i = 1; i < c->size && c->rank == 0; i++) { comm_move_add(&m, c, COMM_RECEIVE, i, &byte, 1); }
+    if (c->rank != 0) { comm_move_add(&m, c, COMM_SEND, 0, &byte, 1); }
+    return comm_move_run(&m, c);
+}
+
+// All processes of the run call it; it returns when they have met and found their settings equal, and error lines begin with
+// the rank from then on. *comm is NULL on an error, and with one process.
 static inline Status comm_open(Comm** comm, CommSettings settings) {
     char name[32];
     *comm = NULL;
     status_clear();
     if (settings.size == 1) { return STATUS_OK; }
-    if (settings.size < 1 || settings.size > COMM_MAX_PROCESSES || settings.rank < 0 ||
-        settings.rank >= settings.size) {
-        return status_fail("rank %d of %d processes: there may be up to %d, the first of which is rank 0",
-                           settings.rank, settings.size, COMM_MAX_PROCESSES);
-    }
     snprintf(name, sizeof(name), "rank %d", settings.rank);
     set_process_name(name);
     Comm* c = comm_create_(settings.rank, settings.size);
-    if (comm_meet(c, &settings) != STATUS_OK) {
+    Status status = comm_meet(c, &settings);
+    if (status == STATUS_OK) { status = comm_compare(c, settings.settings); }
+    if (status == STATUS_OK) { status = comm_arrive_(c); }
+    if (status != STATUS_OK) {
         comm_close(c);
         return STATUS_ERROR;
     }

@@ -39,6 +39,11 @@ typedef struct {
     int next;    // transfer of the same process and direction, or -1
 } CommTransfer;
 
+// Transfers of a process in one direction: the first that is left, and the last; -1: none
+typedef struct {
+    int first, last;
+} CommQueue;
+
 // All transfers of one call
 typedef struct {
     CommKind kind;
@@ -46,8 +51,8 @@ typedef struct {
     int failed;              // 1: there was no memory, which comm_move_run returns
     CommTransfer* transfers; // (capacity)
     int count, left;
-    int (*first)[2], (*last)[2]; // (size) of each process and direction: transfers, or -1
-    struct pollfd* fds;          // (size)
+    CommQueue (*queues)[2]; // (size) of each process and direction
+    struct pollfd* fds;     // (size)
 } CommMove;
 
 // Memory of zeros, or NULL and an error
@@ -64,13 +69,10 @@ static inline void comm_move_open(CommMove* m, const Comm* c, CommKind kind, uin
     memset(m, 0, sizeof(*m));
     m->kind = kind, m->magic = magic;
     m->transfers = (CommTransfer*)comm_alloc(capacity, sizeof(CommTransfer));
-    m->first = (int(*)[2])comm_alloc((size_t)c->size, sizeof(int[2]));
-    m->last = (int(*)[2])comm_alloc((size_t)c->size, sizeof(int[2]));
+    m->queues = (CommQueue(*)[2])comm_alloc((size_t)c->size, sizeof(CommQueue[2]));
     m->fds = (struct pollfd*)comm_alloc((size_t)c->size, sizeof(struct pollfd));
-    m->failed = m->transfers == NULL || m->first == NULL || m->last == NULL || m->fds == NULL;
-    for (int i = 0; i < c->size && !m->failed; i++) {
-        m->first[i][0] = m->first[i][1] = m->last[i][0] = m->last[i][1] = -1;
-    }
+    m->failed = m->transfers == NULL || m->queues == NULL || m->fds == NULL;
+    if (!m->failed) { memset(m->queues, -1, (size_t)c->size * sizeof(CommQueue[2])); }
 }
 
 // Adds a block to send to a rank (direction 1), or to receive from it (0), after those added before.
@@ -84,10 +86,9 @@ static inline void comm_move_add(CommMove* m, Comm* c, int direction, int rank, 
         t->header.magic = m->magic, t->header.bytes = bytes;
         t->header.number = c->peers[rank].moved[m->kind][COMM_SEND]++;
     }
-    int* last = &m->last[rank][direction];
-    if (*last >= 0) { m->transfers[*last].next = m->count; }
-    if (*last < 0) { m->first[rank][direction] = m->count; }
-    *last = m->count++;
+    CommQueue* queue = &m->queues[rank][direction];
+    *(queue->last >= 0 ? &m->transfers[queue->last].next : &queue->first) = m->count;
+    queue->last = m->count++;
     m->left++;
 }
 
@@ -146,8 +147,9 @@ static inline ssize_t comm_advance_(int fd, CommTransfer* t) {
 
 // Continues the transfers of a process in one direction.
 static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) {
-    for (ssize_t moved = 0; moved < 1 << 20 && m->first[rank][direction] >= 0;) {
-        CommTransfer* t = &m->transfers[m->first[rank][direction]];
+    CommQueue* queue = &m->queues[rank][direction];
+    for (ssize_t moved = 0; moved < 1 << 20 && queue->first >= 0;) {
+        CommTransfer* t = &m->transfers[queue->first];
         size_t head = sizeof(t->header), before = t->done;
         ssize_t n = comm_advance_(c->peers[rank].fd[m->kind], t);
         if (n == 0) { break; }
@@ -155,7 +157,7 @@ static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) 
         moved += n;
         if (direction == COMM_RECEIVE && before < head && t->done >= head) { TRY(comm_check_header_(c, m, t)); }
         if (t->done < head + t->bytes) { continue; }
-        m->first[rank][direction] = t->next;
+        queue->first = t->next;
         m->left--;
     }
     return STATUS_OK;
@@ -167,7 +169,7 @@ static inline Status comm_move_run(CommMove* m, Comm* c) {
     Status status = m->failed ? STATUS_ERROR : comm_health(c);
     while (m->left > 0 && status == STATUS_OK) {
         for (int i = 0; i < c->size; i++) {
-            int in = m->first[i][COMM_RECEIVE] >= 0, out = m->first[i][COMM_SEND] >= 0;
+            int in = m->queues[i][COMM_RECEIVE].first >= 0, out = m->queues[i][COMM_SEND].first >= 0;
             fds[i].fd = in || out ? c->peers[i].fd[m->kind] : -1;
             fds[i].events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0));
             fds[i].revents = 0;
@@ -175,21 +177,17 @@ static inline Status comm_move_run(CommMove* m, Comm* c) {
         if (poll(fds, (nfds_t)c->size, 100) < 0 && errno != EINTR) {
             status = status_fail("poll: %s", strerror(errno));
         }
-        for (int i = 0; i < c->size && status == STATUS_OK; i++) {
-            int broken = fds[i].revents & (POLLERR | POLLHUP | POLLNVAL);
-            if ((fds[i].revents & POLLOUT || broken) && m->first[i][COMM_SEND] >= 0) {
-                status = comm_serve_(c, m, i, COMM_SEND);
-            }
-            if (status == STATUS_OK && (fds[i].revents & POLLIN || broken) && m->first[i][COMM_RECEIVE] >= 0) {
-                status = comm_serve_(c, m, i, COMM_RECEIVE);
+        for (int k = 0; k < 2 * c->size && status == STATUS_OK; k++) {
+            int rank = k / 2, direction = k % 2, ready = direction == COMM_SEND ? POLLOUT : POLLIN;
+            if ((fds[rank].revents & (ready | POLLERR | POLLHUP | POLLNVAL)) != 0) {
+                status = comm_serve_(c, m, rank, direction);
             }
         }
         if (status == STATUS_OK) { status = comm_health(c); }
     }
     free(fds);
     free(m->transfers);
-    free(m->first);
-    free(m->last);
+    free(m->queues);
     return status;
 }
 

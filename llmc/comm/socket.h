@@ -1,4 +1,9 @@
-// TCP sockets for comm.h: addresses, listening, connecting, and reading and writing with a deadline.
+/*
+TCP sockets for comm.h: addresses, listening, connecting, and reading and writing with a deadline. Whoever waits for another
+process says for whom, after 1.5 s and then every 10 s:
+
+    note: rank 0: waiting for ranks 1 to 7 of 8 to connect to ... (--connect-timeout 300): <reason>
+*/
 #ifndef LLMC_COMM_SOCKET_H
 #define LLMC_COMM_SOCKET_H
 
@@ -14,6 +19,42 @@
 
 #include "llmc/base/status.h"
 #include "llmc/base/utils.h"
+
+// ----------------------------------------------------------------------------
+// Waiting
+
+typedef struct {
+    const char* reason; // why there should be other processes; NULL: nothing is said
+    double timeout;     // seconds of --connect-timeout
+    double next;        // when the next note is due
+    char text[1024];    // what is waited for
+} CommWait;
+
+static double comm_wait_every = 10.0; // seconds from note to note
+
+static inline CommWait comm_wait_begin(const char* reason, double timeout) {
+    CommWait w = {reason, timeout, wall_seconds() + 1.5, "the other processes"};
+    return w;
+}
+
+// What is waited for from now on
+__attribute__((format(printf, 2, 3))) static inline void comm_wait_for(CommWait* w, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(w->text, sizeof(w->text), format, args);
+    va_end(args);
+}
+
+// Waits some milliseconds, or until one of `fds` (count) is ready; then says what for, where that is due.
+static inline void comm_pause(CommWait* w, struct pollfd* fds, nfds_t count, int ms) {
+    poll(fds, count, ms);
+    if (w->reason == NULL || wall_seconds() < w->next) { return; }
+    print_note("waiting for %s (--connect-timeout %g): %s", w->text, w->timeout, w->reason);
+    w->next = wall_seconds() + comm_wait_every;
+}
+
+// ----------------------------------------------------------------------------
+// Addresses
 
 // This end of a connection, or what a socket listens on.
 static inline struct sockaddr_in comm_own_end(int fd) {
@@ -53,39 +94,23 @@ static inline int comm_look_up_(struct sockaddr_in* address, const char* name) {
 // 1 for 127.0.0.0/8
 static inline int comm_is_loopback(struct sockaddr_in a) { return ntohl(a.sin_addr.s_addr) >> 24 == 127; }
 
-// 1 if an interface of this machine that is up has the address, and where interfaces cannot be listed.
-static inline int comm_is_here(struct sockaddr_in a) {
-    struct ifaddrs* interfaces = NULL;
-    int here = 0;
-    if (getifaddrs(&interfaces) != 0) { return 1; }
-    for (const struct ifaddrs* i = interfaces; i != NULL; i = i->ifa_next) {
-        struct sockaddr_in own;
-        if (!(i->ifa_flags & IFF_UP) || i->ifa_addr == NULL) { continue; }
-        memset(&own, 0, sizeof(own));
-        if (i->ifa_addr->sa_family == AF_INET) { memcpy(&own, i->ifa_addr, sizeof(own)); }
-        here |= comm_is_loopback(a) ? (i->ifa_flags & IFF_LOOPBACK) != 0 : own.sin_addr.s_addr == a.sin_addr.s_addr;
-    }
-    freeifaddrs(interfaces);
-    return here;
-}
-
 // The address that other machines know this one by: that of its name, if an interface has it, or else of its first network;
 // loopback where it has none.
 static inline struct sockaddr_in comm_own_address(void) {
-    struct sockaddr_in address;
+    struct sockaddr_in address, named, own;
     struct ifaddrs* interfaces = NULL;
     char name[256] = "";
     memset(&address, 0, sizeof(address));
-    if (gethostname(name, sizeof(name) - 1) == 0 && comm_look_up_(&address, name) == 0 && !comm_is_loopback(address) &&
-        comm_is_here(address)) {
-        return address;
-    }
-    memset(&address, 0, sizeof(address));
+    memset(&named, 0, sizeof(named));
     address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int has_name = gethostname(name, sizeof(name) - 1) == 0 && comm_look_up_(&named, name) == 0;
     if (getifaddrs(&interfaces) != 0) { return address; }
-    for (const struct ifaddrs* i = interfaces; i != NULL && comm_is_loopback(address); i = i->ifa_next) {
+    for (const struct ifaddrs* i = interfaces; i != NULL; i = i->ifa_next) {
         if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) { continue; }
-        memcpy(&address, i->ifa_addr, sizeof(address));
+        memcpy(&own, i->ifa_addr, sizeof(own));
+        int is_named = has_name && !comm_is_loopback(own) && own.sin_addr.s_addr == named.sin_addr.s_addr;
+        if (is_named || comm_is_loopback(address)) { address = own; }
+        if (is_named) { break; }
     }
     freeifaddrs(interfaces);
     return address;
@@ -99,7 +124,8 @@ static inline int comm_is_digits(const char* name) {
 
 // The IPv4 address that this machine has for a name or digits. A name that is not known yet (of a pod that is about to start)
 // is looked up again until the deadline.
-static inline Status comm_look_up_until(struct sockaddr_in* address, const char* name, int port, double deadline) {
+static inline Status comm_look_up_until(struct sockaddr_in* address, const char* name, int port, double deadline,
+                                        CommWait* wait) {
     int error;
     while ((error = comm_look_up_(address, name)) != 0) {
         if (strchr(name, ':') != NULL) {
@@ -112,10 +138,7 @@ static inline Status comm_look_up_until(struct sockaddr_in* address, const char*
                                "with -ps",
                                name, gai_strerror(error));
         }
-        poll(NULL, 0, 500);
-    }
-    if (comm_is_loopback(*address) && !comm_is_here(*address)) {
-        return status_fail("the loopback interface is down, and rank 0 is at %s; bring it up: ip link set lo up", name);
+        comm_pause(wait, NULL, 0, 500);
     }
     address->sin_port = htons((uint16_t)port);
     return STATUS_OK;
@@ -123,8 +146,9 @@ static inline Status comm_look_up_until(struct sockaddr_in* address, const char*
 
 // The IPv4 address of rank 0, from a name or digits. Many systems give their own name a loopback address (127.0.1.1 of
 // Debian), by which no other machine finds them: there it is the one that the others know.
-static inline Status comm_resolve(struct sockaddr_in* address, const char* name, int port, double deadline) {
-    TRY(comm_look_up_until(address, name, port, deadline));
+static inline Status comm_resolve(struct sockaddr_in* address, const char* name, int port, double deadline,
+                                  CommWait* wait) {
+    TRY(comm_look_up_until(address, name, port, deadline, wait));
     if (comm_is_loopback(*address) && strcmp(name, "localhost") != 0 && !comm_is_digits(name)) {
         *address = comm_own_address();
         address->sin_port = htons((uint16_t)port);
@@ -132,13 +156,21 @@ static inline Status comm_resolve(struct sockaddr_in* address, const char* name,
     return STATUS_OK;
 }
 
-// Listens on that address only; port 0 takes any.
+// ----------------------------------------------------------------------------
+// Connections
+
+// Listens on that address only, or on all of this machine's where it does not have that one; port 0 takes any.
 static inline Status comm_listen(int* listener, struct sockaddr_in address, int size) {
     int yes = 1;
     *listener = comm_socket_();
     if (*listener < 0) { return status_fail("no socket: %s", strerror(errno)); }
     setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    if (bind(*listener, (struct sockaddr*)&address, sizeof(address)) != 0 || listen(*listener, size + 64) != 0) {
+    int bound = bind(*listener, (struct sockaddr*)&address, sizeof(address)) == 0;
+    if (!bound && errno == EADDRNOTAVAIL) {
+        address.sin_addr.s_addr = htonl(INADDR_ANY);
+        bound = bind(*listener, (struct sockaddr*)&address, sizeof(address)) == 0;
+    }
+    if (!bound || listen(*listener, size + 64) != 0) {
         const char* way_out = errno == EADDRINUSE ? "; another run may be there: name another --rendezvous-port" : "";
         return status_fail("cannot listen on %s port %d: %s%s", inet_ntoa(address.sin_addr), ntohs(address.sin_port),
                            strerror(errno), way_out);
@@ -146,7 +178,7 @@ static inline Status comm_listen(int* listener, struct sockaddr_in address, int 
     return STATUS_OK;
 }
 
-// 0: connected; else errno
+// 0: connected; else errno. An attempt takes up to two seconds.
 static inline int comm_try_connect_(int fd, struct sockaddr_in to, double deadline) {
     int error = 0;
     socklen_t length = sizeof(error);
@@ -154,14 +186,14 @@ static inline int comm_try_connect_(int fd, struct sockaddr_in to, double deadli
     if (errno != EINPROGRESS) { return errno; }
     struct pollfd p = {fd, POLLOUT, 0};
     double left = deadline - wall_seconds();
-    int ready = poll(&p, 1, left <= 0.0 ? 0 : left < 10.0 ? (int)(left * 1e3) : 10000);
+    int ready = poll(&p, 1, left <= 0.0 ? 0 : left < 2.0 ? (int)(left * 1e3) : 2000);
     if (ready <= 0) { return ETIMEDOUT; }
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
 }
 
 // Connects, again and again until the deadline: the other side may not have started yet. `gone`: what it means where nobody
 // listens there, or NULL: not yet.
-static inline Status comm_connect(int* fd, struct sockaddr_in to, double deadline, const char* gone) {
+static inline Status comm_connect(int* fd, struct sockaddr_in to, double deadline, const char* gone, CommWait* wait) {
     for (;;) {
         *fd = comm_socket_();
         if (*fd < 0) { return status_fail("no socket: %s", strerror(errno)); }
@@ -177,7 +209,7 @@ static inline Status comm_connect(int* fd, struct sockaddr_in to, double deadlin
             return status_fail("no connection to %s port %d until --connect-timeout: %s; was rank 0 started there?",
                                inet_ntoa(to.sin_addr), ntohs(to.sin_port), strerror(error));
         }
-        poll(NULL, 0, 100);
+        comm_pause(wait, NULL, 0, 100);
     }
 }
 

@@ -10,6 +10,7 @@ of another.
 
 #include <arpa/inet.h>
 #include <linux/sockios.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -17,24 +18,24 @@ of another.
 #include <sys/socket.h>
 
 #include "llmc/base/status.h"
+#include "llmc/base/temporary_files.h"
 #include "llmc/base/thread.h"
 #include "llmc/base/utils.h"
 
-enum { COMM_MAX_PROCESSES = 4096, COMM_TEXT_BYTES = 1024 };
+enum { COMM_TEXT_BYTES = 1024 };
 
 // How a process finds the others. All but `rank` and `listener` is the same in every process.
 typedef struct {
     int rank, size;
-    const char*
-        address;       // of rank 0: a name or an IPv4 address; with `file`, NULL lets rank 0 choose one of its machine
-    int port;          // that rank 0 listens on
-    const char* file;  // or NULL: rank 0 writes address, port and a secret into this file
-    int listener;      // rank 0: a socket that is listening already, or -1
-    const char* token; // of the job, up to 255 bytes; connections without it are closed
+    const char* address;    // of rank 0: a name or an IPv4 address; NULL: one of its machine, which is in `file`
+    int port;               // that rank 0 listens on
+    const char* file;       // or NULL: rank 0 writes address, port and a secret into this file
+    int listener;           // rank 0: a socket that is listening already, or -1
+    const char* token;      // of the job, up to 63 bytes; connections without it are closed
     const char* settings;   // lines "name value" that must be equal in every process
     const char* reason;     // why there are other processes, for notes on a long wait for them; NULL: no notes
     double connect_timeout; // seconds until all must have met
-    double fault_timeout;   // seconds until all have ended after a fault; rank 0's counts
+    double fault_timeout;   // seconds until all have ended after a fault
 } CommSettings;
 
 // A block of host memory or, with a device, of its memory.
@@ -68,12 +69,10 @@ typedef struct {
     size_t got;                                // bytes of it
     double heard;                              // when, in seconds
     int ended;                                 // 1: it has said that the run is over
-    int ready;                                 // atomic: 1: it has said that it is connected with all
 } CommPeer;
 
 typedef struct Comm {
     int rank, size;
-    double connect_timeout;
     double silence, grace; // seconds without a word that are a fault; that a process has to end after one
     CommPeer* peers;       // (size)
     int listener;          // while they meet, or -1
@@ -94,7 +93,7 @@ typedef struct Comm {
 // ----------------------------------------------------------------------------
 // Notices, on the control connections: kind, a reserved byte, bytes of the text (2, little-endian), the text
 
-enum { COMM_HEARTBEAT = 'h', COMM_READY = 'r', COMM_FAILURE = 'f', COMM_END = 'e' };
+enum { COMM_HEARTBEAT = 'h', COMM_FAILURE = 'f', COMM_END = 'e' };
 
 // Best effort: who does not take it has a full connection, and does not live.
 static inline void comm_notify(int fd, int kind, const char* text) {
@@ -183,5 +182,120 @@ static inline Status comm_judge(Comm* c, const char* cause) {
 
 static inline int comm_rank(const Comm* c) { return c == NULL ? 0 : c->rank; }
 static inline int comm_size(const Comm* c) { return c == NULL ? 1 : c->size; }
+
+// ----------------------------------------------------------------------------
+// The thread that watches the control connections: a heartbeat each way, and the cause where a process fails. Silence (SIGSTOP,
+// a dead machine) and a connection that closes are faults of that process.
+//
+//     a fault                 comm_health() is an error, the device is aborted, and the functions of comm.h return the error
+//     grace seconds later     if the process has not ended by itself, the thread ends it, with the one line if none was printed
+
+// Takes what a process has sent; returns 0 if its connection is closed.
+static inline int comm_hear_(Comm* c, CommPeer* peer) {
+    for (;;) {
+        size_t wanted = peer->got < 4 ? 4 : 4 + (size_t)peer->notice[2] + ((size_t)peer->notice[3] << 8);
+        if (wanted > sizeof(peer->notice) - 1) { return 0; }
+        if (peer->got >= 4 && peer->got == wanted) {
+            peer->notice[wanted] = '\0';
+            peer->got = 0;
+            if (peer->notice[0] == COMM_FAILURE) { comm_record(c, 0, (const char*)peer->notice + 4); }
+            if (peer->notice[0] == COMM_END) { peer->ended = 1; }
+            continue;
+        }
+        ssize_t n = recv(peer->fd[COMM_CONTROL], peer->notice + peer->got, wanted - peer->got, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) { return 1; }
+        if (n <= 0) { return 0; }
+        peer->heard = wall_seconds();
+        peer->got += (size_t)n;
+    }
+}
+
+static inline void comm_watch_peer_(Comm* c, int rank, double now) {
+    CommPeer* peer = &c->peers[rank];
+    char text[COMM_TEXT_BYTES];
+    if (peer->fd[COMM_CONTROL] < 0 || peer->ended) { return; }
+    if (!comm_hear_(c, peer) && !peer->ended) {
+        snprintf(text, sizeof(text), "rank %d has ended without a word: its connection closed", rank);
+        comm_record(c, 0, text);
+    }
+    double silence = now - peer->heard;
+    if (silence > c->silence) {
+        snprintf(text, sizeof(text), "rank %d has been silent for %.0f s: it was stopped, or its machine is gone", rank,
+                 silence);
+        comm_record(c, 0, text);
+    }
+}
+
+static inline void* comm_abort_(void* comm) {
+    Comm* c = (Comm*)comm;
+    c->device.abort(c->device.context);
+    pthread_mutex_lock(&c->mutex);
+    c->aborting = 0;
+    pthread_mutex_unlock(&c->mutex);
+    return NULL;
+}
+
+// Aborts the device, in a thread of its own: that may take long, or for ever.
+static inline void comm_abort_device_(Comm* c) {
+    pthread_t thread;
+    pthread_mutex_lock(&c->mutex);
+    int wanted = c->device.abort != NULL && !c->device_closing;
+    c->aborting = wanted;
+    pthread_mutex_unlock(&c->mutex);
+    if (!wanted) { return; }
+    if (thread_start(&thread, comm_abort_, c)) {
+        pthread_detach(thread);
+    } else {
+        comm_abort_(c);
+    }
+}
+
+// Once the run has failed: ends the process where it does not end of itself.
+static inline void comm_end_process_(Comm* c) {
+    char text[COMM_TEXT_BYTES];
+    double end = wall_seconds() + c->grace;
+    comm_abort_device_(c);
+    while (wall_seconds() < end) {
+        pthread_mutex_lock(&c->mutex);
+        int closing = c->closing;
+        pthread_mutex_unlock(&c->mutex);
+        if (closing) { return; }
+        poll(NULL, 0, 20);
+    }
+    temporary_unlink_all();
+    comm_cause(c, text, sizeof(text));
+    if (__atomic_exchange_n(&error_line.state, ERROR_ENDING, __ATOMIC_ACQ_REL) == 0) { say_error(text); }
+    _exit(EXIT_FAILURE);
+}
+
+// Until the end of the run.
+static inline void* comm_watch(void* comm) {
+    Comm* c = (Comm*)comm;
+    double interval = c->silence / 4.0 < 1.0 ? c->silence / 4.0 : 1.0, last = 0.0, before = wall_seconds();
+    for (;;) {
+        pthread_mutex_lock(&c->mutex);
+        int closing = c->closing, failed = c->cause[0] != '\0';
+        double now = wall_seconds();
+        if (now - last >= interval) {
+            comm_notify_all(c, COMM_HEARTBEAT, "");
+            last = now;
+        }
+        pthread_mutex_unlock(&c->mutex);
+        if (closing) { return NULL; }
+        if (failed) {
+            comm_end_process_(c);
+            return NULL;
+        }
+        for (int i = 0; i < c->size; i++) {
+            CommPeer* peer = &c->peers[i];
+            if (now - before > interval) { // this process itself was stopped
+                peer->heard = fmin(peer->heard + now - before, now);
+            }
+            comm_watch_peer_(c, i, now);
+        }
+        before = now;
+        poll(NULL, 0, 20);
+    }
+}
 
 #endif

@@ -171,45 +171,35 @@ static inline Status train_step_compute(TrainStep* s, StepResult* r) {
     return STATUS_OK;
 }
 
-// A process's result of recomputing a step
-typedef struct {
-    uint64_t digests[2]; // of its gradients
-} StepDigests;
+enum { STEP_TEXT = 320 };
 
-// Appends the digests of each process in which they differ; for a single process, always. Returns the number of processes in
-// which they differ.
-static inline int train_step_compare_(Comm* comm, StepDigests own, char* text, size_t size) {
-    int n = comm_size(comm), different = 0;
-    StepDigests* all = (StepDigests*)calloc_check((size_t)n, sizeof(StepDigests));
-    all[comm_rank(comm)] = own;
-    check(comm_gather(comm, all, sizeof(StepDigests)));
-    for (int i = 0; i < n; i++) {
-        const uint64_t* d = all[i].digests;
-        char rank[32] = "";
-        size_t length = strlen(text);
-        different += d[0] != d[1];
-        if (n > 1) { snprintf(rank, sizeof(rank), " of rank %d", i); }
-        if (n > 1 && d[0] == d[1]) { continue; }
-        snprintf(text + length, size - length, ", gradients' digest%s %016llx and %016llx", rank,
-                 (unsigned long long)d[0], (unsigned long long)d[1]);
-    }
-    free(all);
-    return different;
+// The lowest rank that has a text, or -1; that text is copied to all, behind "rank N: " where there are several.
+static inline int train_step_lowest_(TrainStep* s, char* text, size_t size) {
+    Comm* comm = s->agreement->comm;
+    int rank, length = (int)strlen(text);
+    char own[STEP_TEXT];
+    snprintf(own, sizeof(own), "%s", text);
+    if (comm_size(comm) > 1) { snprintf(text, size, "rank %d: %.280s", comm_rank(comm), own); }
+    check(comm_lowest(comm, &rank, length > 0, text, size));
+    return rank;
 }
 
-// Recomputes the step from the same batches. *same is 1 if loss, norm and every gradient have the same bits; else 0, and text
-// describes what differs, and in which processes.
-static inline Status train_step_verify(TrainStep* s, StepResult first, int* same, char* text, size_t size) {
-    StepDigests own;
+// Recomputes the step from the same batches. `text` becomes "" if loss, norm and every gradient have the same bits; else what
+// differs in the lowest rank in which they do not.
+static inline Status train_step_verify(TrainStep* s, StepResult first, char* text, size_t size) {
+    uint64_t before, again;
     StepResult second;
-    check(gpt2_gradient_digest(s->model, &own.digests[0]));
+    check(gpt2_gradient_digest(s->model, &before));
     train_step_rewind(s);
     TRY(train_step_compute(s, &second));
-    check(gpt2_gradient_digest(s->model, &own.digests[1]));
-    snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g", first.loss, second.loss, first.norm,
-             second.norm);
-    int different = train_step_compare_(s->agreement->comm, own, text, size);
-    *same = memcmp(&first, &second, sizeof(first)) == 0 && different == 0;
+    check(gpt2_gradient_digest(s->model, &again));
+    text[0] = '\0';
+    if (memcmp(&first, &second, sizeof(first)) != 0 || before != again) {
+        snprintf(text, size, "loss %.9g and %.9g, gradient norm %.9g and %.9g, gradients' digest %016llx and %016llx",
+                 first.loss, second.loss, first.norm, second.norm, (unsigned long long)before,
+                 (unsigned long long)again);
+    }
+    if (train_step_lowest_(s, text, size) < 0) { text[0] = '\0'; }
     return STATUS_OK;
 }
 
@@ -217,9 +207,9 @@ static inline Status train_step_verify(TrainStep* s, StepResult first, int* same
 // The first number that is not finite
 
 typedef struct {
-    int again;      // 0: everything is finite this time, so the first computation was wrong or not deterministic
-    int weights;    // 1: it is one of the weights
-    char text[320]; // its process, where there are several, its tensor and micro-step
+    int again;            // 0: everything is finite this time, so the first computation was wrong or not deterministic
+    int weights;          // 1: it is one of the weights
+    char text[STEP_TEXT]; // its process, where there are several, its tensor and micro-step
 } NonFinite;
 
 // Recomputes this process's micro-steps until the first number that is not finite; leaves the loader at the end of the step.
@@ -256,10 +246,10 @@ static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
                               : "forward: the mean of losses that are all finite");
     if (!f->again || comm_size(s->agreement->comm) == 1) { return STATUS_OK; }
     char found[256];
+    int rank;
     check(gpt2_find_non_finite(s->model, found, sizeof(found)));
-    if (agree_on_text(s->agreement->comm, found[0] != '\0', found, sizeof(found)) >= 0) {
-        snprintf(f->text, sizeof(f->text), "%s, summed over all processes", found);
-    }
+    check(comm_lowest(s->agreement->comm, &rank, found[0] != '\0', found, sizeof(found)));
+    if (rank >= 0) { snprintf(f->text, sizeof(f->text), "%s, summed over all processes", found); }
     return STATUS_OK;
 }
 
@@ -272,14 +262,9 @@ static inline Status train_step_find_non_finite(TrainStep* s, NonFinite* f) {
     Status status = train_step_find_own_(s, f);
     gpt2_set_local(s->model, 0);
     TRY(agree(s->agreement, status));
-    int rank = agree_on_text(comm, f->text[0] != '\0', f->text, sizeof(f->text));
-    f->weights = strncmp(f->text, "weights", 7) == 0;
-    if (rank < 0) { return train_step_find_in_sums_(s, f); }
+    if (train_step_lowest_(s, f->text, sizeof(f->text)) < 0) { return train_step_find_in_sums_(s, f); }
+    f->weights = strstr(f->text, "weights: ") != NULL;
     f->again = 1;
-    if (comm_size(comm) == 1) { return STATUS_OK; }
-    char text[sizeof(f->text)];
-    snprintf(text, sizeof(text), "rank %d: %.280s", rank, f->text);
-    memcpy(f->text, text, sizeof(text));
     return STATUS_OK;
 }
 

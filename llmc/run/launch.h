@@ -70,19 +70,6 @@ static inline Launch launch_processes(const Options* o) {
 // ----------------------------------------------------------------------------
 // Meeting
 
-// Flags that may differ from process to process: how it was started, and where rank 0 alone writes.
-static inline int launch_may_differ_(const CliFlag* f) {
-    static const size_t offsets[] = {
-        offsetof(Options, gpus),           offsetof(Options, processes),   offsetof(Options, process_rank),
-        offsetof(Options, num_processes),  offsetof(Options, init_method), offsetof(Options, gpus_per_node),
-        offsetof(Options, server_ip),      offsetof(Options, fs_path),     offsetof(Options, rendezvous_port),
-        offsetof(Options, connect_timeout)};
-    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
-        if (f->offset == offsets[i]) { return 1; }
-    }
-    return 0;
-}
-
 // "<bytes> bytes, digest <hex>" of this program's file
 static inline void launch_program_(char* text, size_t size) {
     static char data[1 << 16];
@@ -97,7 +84,8 @@ static inline void launch_program_(char* text, size_t size) {
              (unsigned long long)digest_end(digest));
 }
 
-// The lines that must be equal in all processes: the program and the flags. The caller frees them.
+// The lines that must be equal in all processes, which the caller frees: the program and the flags, but for those that say how a
+// process is started. Rank 0 alone writes to its folder.
 static inline char* launch_settings(const Options* o) {
     char *settings = NULL, program[96], number[64];
     size_t size;
@@ -107,9 +95,8 @@ static inline char* launch_settings(const Options* o) {
     fprintf(lines, "the program %s\n", program);
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        if (!(f->who & CLI_TRAINER) || launch_may_differ_(f)) { continue; }
-        const char* value =
-            f->offset == offsetof(Options, output_dir) && o->output_dir ? "given" : cli_value(o, f, number);
+        if (!(f->who & CLI_TRAINER) || (f->effect == CLI_COMMAND && i >= CLI_INDEX_gpus)) { continue; }
+        const char* value = i == CLI_INDEX_output_dir && o->output_dir ? "given" : cli_value(o, f, number);
         fprintf(lines, "%s %s\n", f->long_name, value[0] != '\0' ? value : "-");
     }
     if (fclose(lines) != 0) { fatal("out of memory for the settings"); }

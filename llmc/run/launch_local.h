@@ -16,8 +16,7 @@
 
 #include "launch_environment.h"
 #include "llmc/base/signals.h"
-#include "llmc/comm/file.h"
-#include "llmc/comm/state.h"
+#include "llmc/comm/meet.h"
 
 typedef struct {
     int first_rank, count, left; // processes started, and still running
@@ -79,7 +78,7 @@ static inline void launch_open_meeting_(Launch* l) {
     static char token[COMM_SECRET_BYTES];
     struct sockaddr_in address;
     l->address = "127.0.0.1";
-    check(comm_resolve(&address, l->address, 0, 0.0));
+    check(comm_resolve(&address, l->address, 0, 0.0, NULL));
     check(comm_listen(&l->listener, address, l->size));
     check(comm_secret(token));
     l->token = token;

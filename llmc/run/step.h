@@ -84,14 +84,13 @@ static inline int trainer_verifies_(const Trainer* t, int step) {
 
 // Recomputes the step every --verify-every steps. If the results differ, ends the run before the update.
 static inline void trainer_verify_(Trainer* t, int step) {
-    char text[1024];
-    int same = 0;
+    char text[STEP_TEXT];
     if (!trainer_verifies_(t, step)) { return; }
-    if (train_step_verify(&t->step, t->result, &same, text, sizeof(text)) != STATUS_OK) {
+    if (train_step_verify(&t->step, t->result, text, sizeof(text)) != STATUS_OK) {
         trainer_no_batch_(t, step);
         return;
     }
-    if (same) { return; }
+    if (text[0] == '\0') { return; }
     trainer_fail_(t, step, 0, EXIT_CORRUPTION,
                   "step %d/%d: computed twice from the same batches it differs: %s: silent "
                   "data corruption; test this machine before it trains on",

@@ -442,7 +442,6 @@ static void background_dies(Comm* c) {
 }
 
 static void soon(CommSettings* s) { s->fault_timeout = 3.2; }
-static void soon_by_rank_0(CommSettings* s) { s->fault_timeout = s->rank == 0 ? 3.2 : 1000.0; }
 static const double SOON = 30.0; // a slow machine may end them later than fault_timeout, who hangs does so for a minute
 
 static void processes_exchange(void) {
@@ -508,12 +507,13 @@ static void waits_end_with_what_is_known(void) {
 static void notices_are_waited_for_a_second(void) {
     struct sockaddr_in here;
     CommPeer peer;
+    CommWait wait = comm_wait_begin(NULL, 15.0);
     Comm c;
     memset(&c, 0, sizeof(c));
     memset(&peer, 0, sizeof(peer));
     listen_here();
     here = comm_own_end(listener);
-    check(comm_connect(&peer.fd[COMM_CONTROL], here, wall_seconds() + 15.0, NULL));
+    check(comm_connect(&peer.fd[COMM_CONTROL], here, wall_seconds() + 15.0, NULL, &wait));
     int other = accept(listener, NULL, NULL);
     c.size = 1, c.peers = &peer;
     static const char full[1 << 16];
@@ -564,7 +564,7 @@ static void silence_is_a_fault(void) {
     finish(3);
     for (int i = 0; i < 3; i++) { CHECK(ended_with(i, "rank 2 has been silent for")); }
     CHECK(processes[0].ended < SOON && processes[1].ended < SOON);
-    begin(3, root_stops, soon_by_rank_0);
+    begin(3, root_stops, soon);
     while (waitpid(processes[0].pid, NULL, WUNTRACED | WNOHANG) == 0) { poll(NULL, 0, 10); }
     poll(NULL, 0, 1600);
     kill(processes[0].pid, SIGKILL);
