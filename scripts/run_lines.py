@@ -34,7 +34,7 @@ PROGRESS = re.compile(r".* +[\d.]+%, .* left")
 TERMINAL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>])")  # escape sequences
 KIND = {"error": "error", "warning": "warning", "note": "note", "gpu": "note", "skipping the update": "skip"}
 MAIN_KEYS = {"trl": "loss", "tel": "val_loss", "eval": "hellaswag"}
-JSON_KEYS = {  # llmc/run/step_log.h
+JSON_KEYS = {  # llmc/run/logger.h
     **{key: key for key in ("loss", "norm", "lr", "ms", "tokens_per_second", "mfu", "hellaswag")},
     "memory": "memory_bytes",
     "validation": "val_loss",

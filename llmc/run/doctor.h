@@ -63,16 +63,7 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
 // ----------------------------------------------------------------------------
 // Files, each read to its end where it has checksums
 
-// The row of a file. A file that is the default of its flag may be missing; any other may not.
-static inline void run_doctor_file_(Doctor* d, const char* name, const char* path, Status status, int has_checksums,
-                                    const char* fix) {
-    if (status != STATUS_OK) {
-        doctor_row(d, DOCTOR_FAULT, name, fix, "%s", status_message());
-    } else {
-        doctor_row(d, DOCTOR_OK, name, NULL, "%s: %s", path,
-                   has_checksums ? "intact, by its checksums" : "sound, but it has no checksums");
-    }
-}
+typedef Status (*DoctorVerify)(const char* path, int* has_checksums);
 
 static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
     CheckedReader r;
@@ -87,20 +78,55 @@ static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
     return status;
 }
 
-// All files of -i or -j; a row for each that is not whole, and one for the others
-static inline void run_doctor_data_(Doctor* d, const char* name, const char* pattern, int is_default) {
-    static const char fix[] = "make the file again: a script in dev/data writes it";
+// A file of one kind by its magic number
+static inline Status run_doctor_checked_(const char* path, int32_t magic, const char* what, int* has_checksums) {
+    CheckedReader r;
+    TRY(checked_open(&r, path, magic, what));
+    *has_checksums = r.has_checksums;
+    Status status = checked_verify(&r);
+    checked_close(&r);
+    return status;
+}
+
+// A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
+static inline Status run_doctor_model_(const char* path, int* has_checksums) {
+    ModelHeader header;
+    WeightsSource source;
+    GPT2Config config;
+    TRY(weights_find(&source, path));
+    if (source.is_hugging_face) { return weights_read_config(source.path, &config); }
+    TRY(model_file_verify(source.path, &header));
+    *has_checksums = header.has_checksums;
+    return STATUS_OK;
+}
+
+static inline Status run_doctor_tokenizer_(const char* path, int* has_checksums) {
+    Vocab v;
+    if (!folder_exists(path)) { return run_doctor_checked_(path, TOKENIZER_MAGIC, "tokenizer file", has_checksums); }
+    TRY(vocab_read_folder(&v, path));
+    vocab_free(&v);
+    return STATUS_OK;
+}
+
+static inline Status run_doctor_hellaswag_(const char* path, int* has_checksums) {
+    return run_doctor_checked_(path, EVAL_MAGIC, "multiple-choice evaluation file", has_checksums);
+}
+
+// A row for each file of a flag that is not intact, and one for the others. What is missing may be so where it is the flag's
+// default.
+static inline void run_doctor_files_of_(Doctor* d, const char* name, const char* pattern, const char* default_pattern,
+                                        DoctorVerify verify, const char* fix) {
     glob_t paths;
     size_t whole = 0, unchecked = 0;
     if (token_file_glob(&paths, pattern) != 0) {
-        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name,
-                   "python3 dev/data/tinyshakespeare.py writes the default; -i and -j name other files",
-                   "no file matches %s", pattern);
+        int is_default = strcmp(pattern, default_pattern) == 0;
+        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, fix, "%s: no such file", pattern);
         return;
     }
     for (size_t i = 0; i < paths.gl_pathc; i++) {
         int has_checksums = 0;
-        if (run_doctor_tokens_(paths.gl_pathv[i], &has_checksums) != STATUS_OK) {
+        status_clear();
+        if (verify(paths.gl_pathv[i], &has_checksums) != STATUS_OK) {
             doctor_row(d, DOCTOR_FAULT, name, fix, "%s", status_message());
             continue;
         }
@@ -108,70 +134,27 @@ static inline void run_doctor_data_(Doctor* d, const char* name, const char* pat
         unchecked += !has_checksums;
     }
     if (whole > 0 && unchecked == 0) {
-        doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s: intact, by their checksums", whole, pattern);
+        doctor_row(d, DOCTOR_OK, name, NULL, "%zu of %s: intact, by their checksums", whole, pattern);
     } else if (whole > 0) {
-        doctor_row(d, DOCTOR_OK, name, NULL, "%zu files of %s; %zu of them have no checksums", whole, pattern,
-                   unchecked);
+        doctor_row(d, DOCTOR_OK, name, NULL, "%zu of %s; %zu without checksums", whole, pattern, unchecked);
     }
     globfree(&paths);
 }
 
-// A file of one kind by its magic number
-static inline void run_doctor_checked_(Doctor* d, const char* name, const char* path, int32_t magic, const char* what,
-                                       int is_default, const char* fix) {
-    CheckedReader r;
-    if (!file_exists(path)) {
-        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, fix, "%s: no such file", path);
-        return;
-    }
-    Status status = checked_open(&r, path, magic, what);
-    int has_checksums = status == STATUS_OK && r.has_checksums;
-    if (status == STATUS_OK) { status = checked_verify(&r); }
-    run_doctor_file_(d, name, path, status, has_checksums, fix);
-    checked_close(&r);
-}
-
-// A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
-static inline void run_doctor_model_(Doctor* d, const Options* o, int is_default) {
-    static const char fix[] = "name other weights, or start a new model, such as -e d12";
-    ModelHeader header;
-    WeightsSource source;
-    GPT2Config config;
-    if (!weights_is_file(o->model)) { return; } // a new model
-    if (!file_exists(o->model)) {
-        doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, "model", fix, "%s: no such file", o->model);
-        return;
-    }
-    memset(&header, 0, sizeof(header));
-    Status status = weights_find(&source, o->model);
-    if (status == STATUS_OK) {
-        status = source.is_hugging_face ? weights_read_config(source.path, &config)
-                                        : model_file_verify(source.path, &header);
-    }
-    run_doctor_file_(d, "model", o->model, status, header.has_checksums, fix);
-}
-
-static inline void run_doctor_tokenizer_(Doctor* d, const char* path, int is_default) {
-    const char* fix = "python3 dev/data/tokenizer.py writes it; without it samples print as numbers";
-    Vocab v;
-    if (!folder_exists(path)) {
-        run_doctor_checked_(d, "tokenizer", path, TOKENIZER_MAGIC, "tokenizer file", is_default, fix);
-        return;
-    }
-    Status status = vocab_read_folder(&v, path);
-    run_doctor_file_(d, "tokenizer", path, status, 0, "--tokenizer names another");
-    if (status == STATUS_OK) { vocab_free(&v); }
-}
-
 static inline void run_doctor_files_(Doctor* d, const Options* o) {
-    Options defaults = cli_defaults();
-    run_doctor_data_(d, "training data", o->train_data, strcmp(o->train_data, defaults.train_data) == 0);
-    run_doctor_data_(d, "validation data", o->val_data, strcmp(o->val_data, defaults.val_data) == 0);
-    run_doctor_model_(d, o, strcmp(o->model, defaults.model) == 0);
-    run_doctor_tokenizer_(d, o->tokenizer, strcmp(o->tokenizer, defaults.tokenizer) == 0);
+    static const char data[] = "a script in dev/data writes it, python3 dev/data/tinyshakespeare.py the default";
+    const Options* defaults = &cli_default_options;
+    run_doctor_files_of_(d, "training data", o->train_data, defaults->train_data, run_doctor_tokens_, data);
+    run_doctor_files_of_(d, "validation data", o->val_data, defaults->val_data, run_doctor_tokens_, data);
+    if (weights_is_file(o->model)) { // else a new model
+        run_doctor_files_of_(d, "model", o->model, defaults->model, run_doctor_model_,
+                             "name other weights, or start a new model, such as -e d12");
+    }
+    run_doctor_files_of_(d, "tokenizer", o->tokenizer, defaults->tokenizer, run_doctor_tokenizer_,
+                         "python3 dev/data/tokenizer.py writes it; without it samples print as numbers");
     if (o->hellaswag) {
-        run_doctor_checked_(d, "HellaSwag", o->hellaswag_data, EVAL_MAGIC, "multiple-choice evaluation file", 0,
-                            "python3 dev/data/hellaswag.py writes it; or leave out -h");
+        run_doctor_files_of_(d, "HellaSwag", o->hellaswag_data, "", run_doctor_hellaswag_,
+                             "python3 dev/data/hellaswag.py writes it; or leave out -h");
     }
 }
 

@@ -10,47 +10,27 @@ batch i being process i % size's, and combine the results in the order of the ba
 #include "llmc/base/signals.h"
 #include "llmc/model/sampler.h"
 
-// A loss that is not finite: the one of the lowest batch, over all processes
-typedef struct {
-    int batch; // INT_MAX: none
-    float loss;
-    char found[256]; // the place of the first number that is not finite
-} BadLoss;
-
-// Records this process's first loss that is not finite, right after its batch.
-static inline void trainer_look_at_loss_(Trainer* t, BadLoss* bad, int batch, float loss) {
-    if (isfinite(loss) || bad->batch != INT_MAX || t->warned_of_evaluation) { return; }
-    bad->batch = batch, bad->loss = isnan(loss) ? (float)NAN : loss; // NaN without a sign
-    check(gpt2_find_non_finite(t->model, bad->found, sizeof(bad->found)));
-}
-
-// Reduces it over all processes.
-static inline void trainer_agree_on_loss_(Trainer* t, BadLoss* bad) {
-    char found[sizeof(bad->found)];
-    int first = bad->batch;
-    if (comm_size(t->comm) == 1) { return; }
-    check(comm_min(t->comm, &first));
-    if (first == INT_MAX) { return; }
-    int rank = first % comm_size(t->comm); // whose batch it is
-    check(comm_broadcast(t->comm, bad, sizeof(*bad), rank));
-    memcpy(found, bad->found, sizeof(found));
-    if (found[0] != '\0') { snprintf(bad->found, sizeof(bad->found), "rank %d: %.200s", rank, found); }
-}
-
-// Ends the run on such a loss or, with --non-finite skip, warns once.
-static inline void trainer_evaluation_not_finite_(Trainer* t, int step, const char* what, const BadLoss* bad) {
-    const char* found = strstr(bad->found, "weights: ");
-    const char* first = bad->found[0] ? bad->found : "forward: the mean of losses that are all finite";
+// Ends the run on a validation loss that is not finite or, with --non-finite skip, warns once. `found`: the place of the first
+// number that is not finite, in the processes that have one.
+static inline void trainer_validation_not_finite_(Trainer* t, int step, float loss, char* found, size_t size) {
+    char where[32] = "";
+    int rank;
+    check(comm_lowest(t->comm, &rank, found[0] != '\0', found, size));
+    if (rank >= 0 && comm_size(t->comm) > 1) { snprintf(where, sizeof(where), "rank %d: ", rank); }
+    const char* first = rank >= 0 ? found : "forward: the mean of losses that are all finite";
     if (strcmp(t->options.non_finite, "stop") == 0) {
-        int good = found == NULL;
-        trainer_fail_(t, step, good, EXIT_NOT_FINITE, "after step %d/%d: the loss of %s is %g; first not finite: %s",
-                      step, t->num_steps, what, (double)bad->loss, first);
+        int good = strstr(first, "weights: ") == NULL;
+        trainer_fail_(t, step, good, EXIT_NOT_FINITE,
+                      "after step %d/%d: the loss of validation is %g; first not finite: %s%s", step, t->num_steps,
+                      (double)loss, where, first);
         return;
     }
-    t->warned_of_evaluation = 1;
-    if (comm_rank(t->comm) != 0) { return; }
-    print_warning("after step %d/%d: the loss of %s is %g; first not finite: %s; the run continues (--non-finite skip)",
-                  step, t->num_steps, what, (double)bad->loss, first);
+    if (!t->warned_of_validation && comm_rank(t->comm) == 0) {
+        print_warning("after step %d/%d: the loss of validation is %g; first not finite: %s%s; the run continues "
+                      "(--non-finite skip)",
+                      step, t->num_steps, (double)loss, where, first);
+    }
+    t->warned_of_validation = 1;
 }
 
 // The mean of all losses (batches) of a validation, added in the order of the batches: batch i is process i % size's.
@@ -67,8 +47,9 @@ static inline float trainer_mean_loss_(const Trainer* t, const float* own) {
     return isnan(sum) ? (float)NAN : (float)(sum / t->val_batches);
 }
 
-// Fills this process's losses, one for each of its batches, up to one that is not finite or a signal.
-static inline Status trainer_val_losses_(Trainer* t, float* losses, BadLoss* bad) {
+// Fills this process's losses, one for each of its batches, up to a signal or one that is not finite, of which `found` becomes
+// the place.
+static inline Status trainer_val_losses_(Trainer* t, float* losses, char* found, size_t size) {
     const Options* o = &t->options;
     const int *inputs, *targets;
     int n = comm_size(t->comm);
@@ -77,8 +58,10 @@ static inline Status trainer_val_losses_(Trainer* t, float* losses, BadLoss* bad
         float* loss = &losses[i / n];
         TRY(dataloader_next(&t->val, &inputs, &targets));
         check(gpt2_validate(t->model, loss, inputs, targets, o->batch, o->time));
-        trainer_look_at_loss_(t, bad, i, *loss);
-        if (!isfinite(*loss)) { break; }
+        if (!isfinite(*loss)) {
+            check(gpt2_find_non_finite(t->model, found, size));
+            break;
+        }
         progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
     }
     return STATUS_OK;
@@ -92,38 +75,35 @@ static inline void trainer_log_number_(Trainer* t, int step, const char* name, d
 }
 
 static inline void trainer_validate(Trainer* t, int step) {
-    BadLoss bad = {INT_MAX, 0.0f, ""};
+    char found[256] = "";
     float* losses = (float*)calloc_check((size_t)t->val_batches, sizeof(float));
     gpt2_range_begin("validate");
-    Status status = agree(&t->agreement, trainer_val_losses_(t, losses, &bad));
+    Status status = agree(&t->agreement, trainer_val_losses_(t, losses, found, sizeof(found)));
     progress_end();
     if (status != STATUS_OK) {
         trainer_fail_(t, step, 1, EXIT_FAILURE, "the validation after step %d/%d: its batches cannot be read: %s", step,
                       t->num_steps, status_message());
     } else if (!agreement_stop(&t->agreement)) { // interrupted, it has no result: a resumed run repeats it
-        trainer_agree_on_loss_(t, &bad);
         float loss = trainer_mean_loss_(t, losses);
         printf("val loss %f\n", loss);
         logger_val(&t->logger, step, loss);
         trainer_log_number_(t, step, "validation", (double)loss);
-        if (bad.batch != INT_MAX) { trainer_evaluation_not_finite_(t, step, "validation", &bad); }
+        if (!isfinite(loss)) { trainer_validation_not_finite_(t, step, loss, found, sizeof(found)); }
     }
     gpt2_range_end();
     free(losses);
 }
 
 // The number of this process's examples that the model answers correctly; batch i belongs to process i % size.
-static inline int trainer_correct_answers_(Trainer* t, BadLoss* bad) {
+static inline int trainer_correct_answers_(Trainer* t) {
     const Options* o = &t->options;
     EvalLoader* e = &t->hellaswag;
-    int correct = 0, n = comm_size(t->comm), stops = strcmp(o->non_finite, "stop") == 0;
+    int correct = 0, n = comm_size(t->comm);
     for (int i = comm_rank(t->comm); i < e->num_batches && !signals_stop(); i += n) {
         evalloader_fill(e, i);
         float loss; // of the whole batch; the score needs each token's
         check(gpt2_validate(t->model, &loss, e->inputs, e->targets, o->batch, o->time));
         correct += evalloader_score(e, gpt2_info(t->model)->losses);
-        trainer_look_at_loss_(t, bad, i, loss);
-        if (stops && !isfinite(loss)) { break; }
         progress_update("HellaSwag", (size_t)i + 1, (size_t)e->num_batches);
     }
     return correct;
@@ -131,16 +111,11 @@ static inline int trainer_correct_answers_(Trainer* t, BadLoss* bad) {
 
 // HellaSwag (Zellers et al. 2019): the model's answer is the ending, of four, with the lowest mean loss per token.
 static inline void trainer_hellaswag(Trainer* t, int step) {
-    BadLoss bad = {INT_MAX, 0.0f, ""};
     gpt2_range_begin("HellaSwag");
-    int correct = trainer_correct_answers_(t, &bad);
+    int correct = trainer_correct_answers_(t);
     progress_end();
     check(agree(&t->agreement, STATUS_OK));
     if (!agreement_stop(&t->agreement)) {
-        trainer_agree_on_loss_(t, &bad);
-        if (bad.batch != INT_MAX) { trainer_evaluation_not_finite_(t, step, "HellaSwag", &bad); }
-    }
-    if (!agreement_stop(&t->agreement) && !t->ended) {
         check(comm_sum(t->comm, &correct));
         float accuracy = (float)correct / (float)t->hellaswag.num_examples;
         printf("HellaSwag: %d/%d = %f\n", correct, t->hellaswag.num_examples, accuracy);

@@ -50,27 +50,16 @@ typedef struct {
 enum { LAUNCH_MOST = 4096, LAUNCH_PORT = 20240, LAUNCH_FIRST_PORT = 20480, LAUNCH_PORTS = 8192, LAUNCH_PER_NODE = 8 };
 enum { LAUNCH_EVERY_GPU = -1 };
 
+// clang-format off
 static const Launcher launch_launchers[] = {
-    {"torchrun",
-     "RANK",
-     "WORLD_SIZE",
-     "LOCAL_RANK",
-     "LOCAL_WORLD_SIZE",
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
      {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT"}},
-    {"mpirun",
-     "OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE",
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL}},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_JOBID", "SLURM_JOB_ID", NULL}},
-    {"srun",
-     "SLURM_PROCID",
-     "SLURM_STEP_NUM_TASKS",
-     "SLURM_LOCALID",
-     NULL, // see launch_slurm_tasks_
-     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
-};
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, // see launch_slurm_tasks_
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}}};
+// clang-format on
 enum { NUM_LAUNCHERS = sizeof(launch_launchers) / sizeof(launch_launchers[0]), LAUNCH_SRUN = 3 };
 
 static inline Launch launch_alone(void) {
@@ -143,12 +132,9 @@ static inline int launch_is_set_(const Launcher* launcher) {
 // The place of this process by the innermost launcher that has started several; alone if there is none.
 static inline Launch launch_by_launcher(void) {
     Launch l = launch_alone();
-    const Launcher* a = launch_launchers;
-    while (a < launch_launchers + NUM_LAUNCHERS &&
-           (!launch_is_set_(a) || launch_number_(a->size, 1, LAUNCH_MOST, 1) == 1)) {
-        a++;
-    }
-    if (a == launch_launchers + NUM_LAUNCHERS) { return l; }
+    const Launcher *a = launch_launchers, *end = a + NUM_LAUNCHERS;
+    while (a < end && (!launch_is_set_(a) || launch_number_(a->size, 1, LAUNCH_MOST, 1) == 1)) { a++; }
+    if (a == end) { return l; }
     l.launcher = a;
     l.how = a->name;
     l.size = launch_number_(a->size, 1, LAUNCH_MOST, 1);
@@ -186,21 +172,18 @@ static inline const char* launch_reason(const Launch* l) {
     return reason;
 }
 
+static inline void launch_refuse_(const Launch* l, const char* flag, int value) {
+    char number[16];
+    snprintf(number, sizeof(number), "%d", value);
+    fatal("%s %s, but %s; else leave out %s", flag, value == LAUNCH_EVERY_GPU ? "all" : number, launch_reason(l), flag);
+}
+
 // Ends the program if a flag contradicts the launcher.
 static inline void launch_check_flags(const Launch* l, const LaunchFlags* f) {
     if (l->launcher == NULL) { return; }
-    if (f->start == LAUNCH_EVERY_GPU) {
-        fatal("%s all, but %s; else leave out %s", f->start_flag, launch_reason(l), f->start_flag);
-    }
-    if (f->start != 0) {
-        fatal("%s %d, but %s; else leave out %s", f->start_flag, f->start, launch_reason(l), f->start_flag);
-    }
-    if (f->num_processes > 0 && f->num_processes != l->size) {
-        fatal("-pn %d, but %s; else leave out -pn", f->num_processes, launch_reason(l));
-    }
-    if (f->process_rank >= 0 && f->process_rank != l->rank) {
-        fatal("-pr %d, but %s; else leave out -pr", f->process_rank, launch_reason(l));
-    }
+    if (f->start != 0) { launch_refuse_(l, f->start_flag, f->start); }
+    if (f->num_processes > 0 && f->num_processes != l->size) { launch_refuse_(l, "-pn", f->num_processes); }
+    if (f->process_rank >= 0 && f->process_rank != l->rank) { launch_refuse_(l, "-pr", f->process_rank); }
 }
 
 // The place by -pn and -pr: of this process, or of the first of `started` processes on this machine.

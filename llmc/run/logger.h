@@ -12,9 +12,12 @@ be written are kept, and written when there is space again.
 #define LLMC_RUN_LOGGER_H
 
 #include <inttypes.h>
+#include <time.h>
 
 #include "llmc/base/atomic_file.h"
+#include "llmc/base/json.h"
 #include "llmc/base/utils.h"
+#include "llmc/checkpoint/identity.h"
 
 enum { LOGGER_LINE = 256, LOGGER_PENDING = 1 << 20 }; // bytes of the longest line, and of all that wait
 
@@ -81,28 +84,32 @@ static inline void logger_rewind_(const Logger* logger, int resume_step) {
     check(atomic_commit(&kept));
 }
 
+// Names a log of a run's folder, which must be a regular file: a pipe would be waited for, at each line.
+static inline void logger_name_(Logger* logger, const char* dir, const char* name) {
+    struct stat st;
+    if (snprintf(logger->path, sizeof(logger->path), "%s/%s", dir, name) >= (int)sizeof(logger->path)) {
+        fatal("the output directory's name is too long for a log file: %s", dir);
+    }
+    if (stat(logger->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        fatal("cannot write %s: %s; move it away", logger->path, regular_file_fault(&st));
+    }
+    logger->active = 1;
+}
+
 // Opens <dir>/main.log; with dir NULL the logger is silent. resume_step < 0: a new run, the log starts with the run's id
 // alone. Otherwise the run continues at that step: the lines of earlier steps are kept. A log that cannot be written ends
 // the program here: later it does not.
 static inline void logger_open(Logger* logger, const char* dir, int resume_step, uint64_t run) {
+    char line[LOGGER_LINE] = "";
     memset(logger, 0, sizeof(*logger));
     if (dir == NULL) { return; }
-    int length = snprintf(logger->path, sizeof(logger->path), "%s/main.log", dir);
-    if (length >= (int)sizeof(logger->path)) {
-        fatal("the output directory's name is too long for a log file: %s", dir);
-    }
-    logger->active = 1;
+    logger_name_(logger, dir, "main.log");
     logger->run = run;
     if (resume_step >= 0 && file_exists(logger->path)) {
         logger_rewind_(logger, resume_step);
         return;
     }
-    char line[LOGGER_LINE] = "";
-    struct stat st;
     size_t bytes = (size_t)logger_format_run_(line, sizeof(line), run);
-    if (stat(logger->path, &st) == 0 && S_ISFIFO(st.st_mode)) { // it would be waited for, at each line
-        fatal("cannot write %s: %s; move it away", logger->path, regular_file_fault(&st));
-    }
     FILE* file = fopen_check(logger->path, "w");
     fwrite_check(line, 1, bytes, file, logger->path);
     if (fclose(file) != 0) { fatal("cannot write %s: %s", logger->path, strerror(errno)); }
@@ -216,6 +223,146 @@ static inline int stdout_flush(int* failed) {
     clearerr(stdout);
     *failed = 1;
     return 1;
+}
+
+// ----------------------------------------------------------------------------
+// main.jsonl in the run's folder, and --log-json: a run as JSON lines, for plot_run.py and other programs. A line is an object and
+// is written whole; a number that is not finite is null. Every object has a "time", in seconds since 1970, and a "step", which
+// counts as in main.log:
+//
+//     {"time":..., "step":0, "event":"start", "run":"<id>", "program":..., "steps":..., "settings":{"--seed":"42", ...}}
+//     {"time":..., "step":0, "loss":..., "norm":..., "lr":..., "ms":..., "tokens_per_second":..., "mfu":..., "memory":..., ...}
+//     {"time":..., "step":20, "validation":...} or "hellaswag"     {"time":..., "step":20, "event":"sample", "text":...}
+//     {"time":..., "step":20, "event":"checkpoint", "saved":true, "path":...}
+//     {"time":..., "step":40, "event":"end", "exit_code":0}
+//
+// A file is appended to. A resumed run logs "event":"resume" with the checkpoint's step: earlier lines of that and later steps
+// belong to steps that are repeated. A full disk is treated as in logger.h. Only rank 0 has a log.
+
+typedef struct {
+    Logger out; // --log-json's
+    Logger own; // the folder's
+    int step;   // of the newest line
+    FILE* line; // into `text`: the line that is being made
+    char* text; // (bytes)
+    size_t bytes;
+} StepLog;
+
+// ----------------------------------------------------------------------------
+// Opening
+
+// Uses the process's stdout for the log: printed text goes to stderr from here on.
+static inline void step_log_take_stdout(StepLog* log) {
+    fflush(stdout);
+    log->out.fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (log->out.fd < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+        fatal("--log-json -: cannot take stdout: %s", strerror(errno));
+    }
+}
+
+// Removes an incomplete last line. Leaves a file alone in which a line does not begin like a log's. `flag` and `way` are of
+// errors: what names the file, if not the folder, and what to do.
+static inline void step_log_mend_(const char* flag, const char* path, const char* way) {
+    char* line = NULL;
+    size_t capacity = 0;
+    off_t whole = 0; // bytes of complete lines
+    struct stat st;
+    int is_log = 1;
+    ssize_t length;
+    FILE* file = fopen(path, "r+");
+    if (file == NULL && errno == ENOENT) { return; }
+    if (file == NULL || fstat(fileno(file), &st) != 0) { fatal("%scannot open %s: %s", flag, path, strerror(errno)); }
+    while (S_ISREG(st.st_mode) && is_log && (length = getline(&line, &capacity, file)) > 0) {
+        is_log = line[0] == '{';
+        if (line[length - 1] == '\n') { whole += length; }
+    }
+    free(line);
+    if (!is_log) { fatal("%s%s: the file is no log of lines; %s", flag, path, way); }
+    if (S_ISREG(st.st_mode) && whole < st.st_size && ftruncate(fileno(file), whole) != 0) {
+        fatal("%scannot write %s: %s", flag, path, strerror(errno));
+    }
+    fclose(file);
+}
+
+// Opens <dir>/main.jsonl: of a new run empty, of one that resumes as it is, but for an incomplete last line. With dir NULL
+// there is none.
+static inline void step_log_open_own(StepLog* log, const char* dir, int resumed) {
+    if (dir == NULL) { return; }
+    logger_name_(&log->own, dir, "main.jsonl");
+    if (resumed) { step_log_mend_("", log->own.path, "move it away"); }
+    FILE* file = fopen_check(log->own.path, resumed ? "a" : "w");
+    if (fclose(file) != 0) { fatal("cannot write %s: %s", log->own.path, strerror(errno)); }
+}
+
+// Opens the log of --log-json; NULL: there is none. "-" has been taken by step_log_take_stdout.
+static inline void step_log_open(StepLog* log, const char* path) {
+    if (path == NULL) { return; }
+    log->out.active = 1;
+    snprintf(log->out.path, sizeof(log->out.path), "%s", log->out.fd ? "the log on stdout" : path);
+    if (log->out.fd) { return; }
+    if (strlen(path) >= sizeof(log->out.path)) { fatal("--log-json: the name is too long: %s", path); }
+    step_log_mend_("--log-json: ", path, "name another");
+    int error = logger_append_(&log->out, "", 0);
+    if (error != 0) { fatal("--log-json: cannot write %s: %s", path, strerror(error)); }
+}
+
+static inline void step_log_close(StepLog* log) {
+    logger_close(&log->own);
+    logger_close(&log->out);
+    if (log->out.fd) { close(log->out.fd); }
+}
+
+// ----------------------------------------------------------------------------
+// A line: step_log_begin, its members, step_log_end. Where there is no log, step_log_begin returns 0, and nothing follows.
+
+static inline int step_log_begin(StepLog* log, int step) {
+    struct timespec now;
+    if (!log->out.active && !log->own.active) { return 0; }
+    log->line = open_memstream(&log->text, &log->bytes);
+    if (log->line == NULL) { return 0; }
+    clock_gettime(CLOCK_REALTIME, &now);
+    log->step = step;
+    fprintf(log->line, "{\"time\":%lld.%03ld,\"step\":%d", (long long)now.tv_sec, now.tv_nsec / 1000000, step);
+    return 1;
+}
+
+static inline void step_log_number(StepLog* log, const char* name, double value) {
+    fprintf(log->line, ",\"%s\":", name);
+    json_write_number(log->line, value);
+}
+
+static inline void step_log_flag(StepLog* log, const char* name, int value) {
+    fprintf(log->line, ",\"%s\":%s", name, value ? "true" : "false");
+}
+
+static inline void step_log_text(StepLog* log, const char* name, const char* text) {
+    fprintf(log->line, ",\"%s\":", name);
+    json_write_text(log->line, text, strlen(text));
+}
+
+static inline void step_log_end(StepLog* log) {
+    fputs("}\n", log->line);
+    int whole = fclose(log->line) == 0;
+    if (whole && log->out.active) { logger_write(&log->out, log->text, log->bytes); }
+    if (whole && log->own.active) { logger_write(&log->own, log->text, log->bytes); }
+    free(log->text);
+    log->line = NULL, log->text = NULL;
+}
+
+// The settings of a run, and what it reads
+static inline void step_log_settings(StepLog* log, const RunIdentity* id) {
+    const char *p = id->text, *end = id->text + id->text_bytes;
+    int count = 0;
+    fputs(",\"settings\":{", log->line);
+    while (p < end) {
+        IdentityLine line = run_identity_next_line(&p, end);
+        if (line.effect < 0) { continue; }
+        if (count++ > 0) { fputc(',', log->line); }
+        json_write_text(log->line, line.name, (size_t)line.name_length);
+        fputc(':', log->line);
+        json_write_text(log->line, line.value, (size_t)line.value_length);
+    }
+    fputc('}', log->line);
 }
 
 #endif

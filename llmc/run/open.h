@@ -7,13 +7,124 @@ stands. All of it ends the program with one line if something is wrong.
 #ifndef LLMC_RUN_OPEN_H
 #define LLMC_RUN_OPEN_H
 
-#include "options.h"
+#include "state.h"
 #include "llmc/base/signals.h"
 #include "llmc/base/table.h"
 #include "llmc/files/model_file.h"
 #include "llmc/files/weights_file.h"
 
 enum { GPT2_VOCAB_SIZE = 50257 };
+
+// ----------------------------------------------------------------------------
+// The options, against each other and against what the data holds. What can only be a mistake ends with one line; what is odd
+// is noted.
+
+// Computes the tokens of a step that -d -1 stands for, and checks those that -d names.
+static inline void trainer_check_batch_(Options* o, int processes) {
+    long long all = (long long)o->batch * o->time * processes;
+    if (o->total_batch == -1 && all <= INT_MAX) { o->total_batch = (int)all; }
+    run_plan_check_total(o->total_batch, o->batch, o->time, processes);
+}
+
+// Notes a flag that changes nothing where it stands.
+static inline void trainer_note_unused_(const Options* o, const CliFlag* f, const char* where) {
+    char value[64];
+    printf("note: %s %s has no effect %s\n", f->short_name ? f->short_name : f->long_name, cli_value(o, f, value),
+           where);
+}
+
+// Follows llm.c's command lines where nothing is lost: its CPU trainer has no flags, and -z 2 and 3 are no stages of its own.
+static inline void trainer_note_llmc_(Options* o) {
+    const Options* defaults = &cli_default_options;
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        if ((f->who & CLI_TRAINER) || !cli_differs(o, defaults, f)) { continue; }
+        trainer_note_unused_(o, f, "on the CPU");
+        memcpy((char*)o + f->offset, (const char*)defaults + f->offset, f->size);
+    }
+    if (o->zero > 1) {
+        printf("note: -z %d: there is no stage %d of ZeRO; as with -z 1, whose bits are the same\n", o->zero, o->zero);
+        o->zero = 1;
+    }
+}
+
+// Says that a run without -o keeps nothing, and which flags have no effect there. A plan keeps nothing anyway.
+static inline void trainer_note_unkept_(Options* o) {
+    char every[32] = "";
+    if (o->checkpoint_every > 0) { snprintf(every, sizeof(every), "-n %d ", o->checkpoint_every); }
+    if (!o->plan || every[0] != '\0' || o->overwrite) {
+        printf("note: %s%swithout -o FOLDER: nothing of this run is kept, no checkpoint and no main.log\n", every,
+               o->overwrite ? "--overwrite " : "");
+    }
+    o->checkpoint_every = 0;
+}
+
+// Checks the options against each other; cli_parse has checked each flag by itself.
+static inline void trainer_check_options(Options* o, int processes) {
+    if (o->batch != CLI_AUTO) { trainer_check_batch_(o, processes); }
+    const char *path = o->log_json ? o->log_json : "", *slash = strrchr(path, '/'), *log = slash ? slash + 1 : path;
+    if (strcmp(log, "main.log") == 0 || strcmp(log, "main.jsonl") == 0) {
+        fatal("--log-json %s: a run's own log has that name; choose another", o->log_json);
+    }
+    if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to continue"); }
+    if (o->learning_rate * o->weight_decay >= 1.0) {
+        fatal("-l %g times -c %g is 1 or more: weight decay alone would take away every weight in one step; lower one",
+              o->learning_rate, o->weight_decay);
+    }
+    int constant = strcmp(o->scheduler, "constant") == 0;
+    const struct {
+        int unused, index;
+        const char* where;
+    } flags[] = {{o->checkpoints_keep > 0 && o->checkpoint_every == 0, CLI_INDEX_checkpoints_keep, "without -n"},
+                 {o->resume_anyway && !o->resume, CLI_INDEX_resume_anyway, "without -y 1"},
+                 {o->max_skips != cli_default_options.max_skips && strcmp(o->non_finite, "skip") != 0,
+                  CLI_INDEX_max_skips, "without --non-finite skip"},
+                 {constant && o->warmup > 0, CLI_INDEX_warmup, "with -k constant"},
+                 {constant && o->final_fraction != 1.0, CLI_INDEX_final_fraction, "with -k constant"}};
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        if (flags[i].unused) { trainer_note_unused_(o, &cli_flags[flags[i].index], flags[i].where); }
+    }
+    if (o->output_dir == NULL) { trainer_note_unkept_(o); }
+    trainer_note_llmc_(o);
+    if (o->overfit) { o->train_data = o->val_data; }
+}
+
+// Refuses patterns of which one takes in files of the other, where there are validations. The same files for both, which
+// nobody names by mistake, are noted.
+static inline void trainer_check_data_(const Trainer* t) {
+    const Options* o = &t->options;
+    const char* file = NULL;
+    if (o->overfit || o->val_steps == 0) { return; }
+    size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
+    if (shared == 0) { return; }
+    if (shared < t->train.num_shards) {
+        fatal("-i %s takes in %s, a file of the validation data; narrow it, or say -m 0 for no validation",
+              o->train_data, file);
+    }
+    if (shared < t->val.num_shards) {
+        fatal("-j %s takes in %s, a file of the training data; narrow it, or say -m 0 for no validation", o->val_data,
+              file);
+    }
+    printf("note: -i %s and -j %s are the same data: the validation loss says nothing about other text\n",
+           o->train_data, o->val_data);
+}
+
+// Checks the options against what the data holds and the number of steps that follows.
+static inline void trainer_check_steps_(const Trainer* t) {
+    const Options* o = &t->options;
+    if (t->num_steps == 0 && o->max_steps == -1) {
+        fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no step; lower -d, or name the steps "
+              "with -x",
+              o->total_batch, dataloader_tokens(&t->train), o->train_data);
+    }
+    if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
+        printf("note: -u %d is above the run's %d steps: the learning rate ends at %.3g, on its way to -l %g\n",
+               o->warmup, t->num_steps, (double)get_learning_rate(&t->schedule, t->num_steps - 1), o->learning_rate);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The model
 
 // The sizes of the model: those of a file or folder of weights, or those that a descriptor names.
 static inline GPT2Config trainer_config(const Trainer* t, const char* source) {
@@ -132,48 +243,34 @@ static inline void trainer_print(const Trainer* t, const char* source, const GPT
     fflush(stdout);
 }
 
-// Adds "<unchecked> of <files> files of <name>", or the name of the one that there is, to a list.
-static inline void trainer_list_unchecked_(char* list, size_t size, const char* name, size_t unchecked, size_t files) {
-    size_t at = strlen(list);
+// Notes that files have no checksums: `unchecked` of so many.
+static inline void trainer_note_unchecked_(const char* name, size_t unchecked, size_t files) {
+    char of[64] = "";
     if (unchecked == 0) { return; }
-    at += (size_t)snprintf(list + at, size - at, "%s", at > 0 ? ", " : "");
-    if (files > 1 && at < size) {
-        at += (size_t)snprintf(list + at, size - at, "%zu of %zu files of ", unchecked, files);
-    }
-    if (at < size) { snprintf(list + at, size - at, "%s", name); }
+    if (files > 1) { snprintf(of, sizeof(of), "%zu of %zu files of ", unchecked, files); }
+    printf("note: no checksums in %s%s (made by another program or an older version): damage would go unnoticed\n", of,
+           name);
 }
 
-// Says once which files have no checksums.
-NOINLINE void trainer_note_unchecked_(const Trainer* t, const char* source) {
+static inline void trainer_note_all_unchecked_(const Trainer* t, const char* source) {
     const Options* o = &t->options;
-    char list[4096] = "";
-    trainer_list_unchecked_(list, sizeof(list), source, (size_t)t->unchecked_model, 1);
-    trainer_list_unchecked_(list, sizeof(list), o->train_data, t->train.num_unchecked, t->train.num_shards);
-    if (strcmp(o->train_data, o->val_data) != 0) {
-        trainer_list_unchecked_(list, sizeof(list), o->val_data, t->val.num_unchecked, t->val.num_shards);
-    }
-    trainer_list_unchecked_(list, sizeof(list), o->hellaswag_data, (size_t)t->hellaswag.unchecked, 1);
-    trainer_list_unchecked_(list, sizeof(list), t->tokenizer_path, (size_t)t->tokenizer.unchecked, 1);
-    if (list[0] == '\0') { return; }
-    printf("note: no checksums in %s (made by another program or an older version): damage would go unnoticed\n", list);
-}
-
-// Refuses rows that are longer than the context of the model of -e or, at -y 1, of the checkpoint.
-static inline void trainer_check_context_(const Options* o, GPT2Config c) {
-    if (o->time <= c.max_seq_len) { return; }
-    if (!o->resume && weights_is_descriptor(o->model)) {
-        fatal("-t %d is longer than the model's context of %d; lower it, or lengthen that: -e gpt2:l%dc%dh%dt%d",
-              o->time, c.max_seq_len, c.num_layers, c.channels, c.num_heads, o->time);
-    }
-    fatal("-t %d is longer than the model's context of %d, which its weights have fixed; lower it", o->time,
-          c.max_seq_len);
+    trainer_note_unchecked_(source, (size_t)t->unchecked_model, 1);
+    trainer_note_unchecked_(o->train_data, t->train.num_unchecked, t->train.num_shards);
+    if (!o->overfit) { trainer_note_unchecked_(o->val_data, t->val.num_unchecked, t->val.num_shards); }
+    trainer_note_unchecked_(o->hellaswag_data, (size_t)t->hellaswag.unchecked, 1);
+    trainer_note_unchecked_(t->tokenizer_path, (size_t)t->tokenizer.unchecked, 1);
 }
 
 // Chooses what is auto, and refuses sizes that do not fit.
 static inline void trainer_plan_(Trainer* t, GPT2Config config) {
     Options* o = &t->options;
-    trainer_check_context_(o, config);
-    run_plan_open(&t->plan, o, config, trainer_settings(t), t->launch.local_size, t->start.batch);
+    if (o->time > config.max_seq_len) {
+        fatal("-t %d is longer than the model's context of %d; lower it, or begin a new model: -e gpt2:l%dc%dh%dt%d",
+              o->time, config.max_seq_len, config.num_layers, config.channels, config.num_heads, o->time);
+    }
+    char batch[32]; // of the checkpoint, for -b auto
+    run_identity_value(t->start.before.text, t->start.before.text_bytes, "--batch", batch, sizeof(batch));
+    run_plan_open(&t->plan, o, config, trainer_settings(t), t->launch.local_size, atoi(batch));
     trainer_check_batch_(o, comm_size(t->comm));
     if (!o->plan) { run_plan_check(&t->plan, o); }
 }
@@ -190,9 +287,7 @@ NOINLINE void trainer_open_writer_(Trainer* t) {
     s.keep = o->checkpoints_keep, s.major = o->checkpoint_major;
     s.in_background = t->plan.snapshot;
     s.newest = t->start.step;
-    if (run_plan_snapshots(o) && !t->plan.snapshot) {
-        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
-    }
+    run_plan_note_snapshot(&t->plan, o);
     checkpoint_writer_open(&t->writer, t->model, s);
     trainer_writer_ = &t->writer;
     atexit(trainer_finish_save_);
@@ -256,20 +351,30 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     trainer_check_steps_(t);
 }
 
-// Prints the plan, and exits. Of several processes rank 0 prints its own plan; the exit code covers all.
-#if defined(__GNUC__)
-__attribute__((noreturn, unused))
-#endif
-static void
-trainer_print_plan_(const Trainer* t) {
-    RunShape shape;
-    shape.train_tokens = dataloader_tokens(&t->train), shape.val_tokens = dataloader_tokens(&t->val);
-    shape.first_step = t->first_step, shape.num_steps = t->num_steps;
-    shape.accumulation = t->accumulation, shape.val_batches = t->val_batches;
-    int code = run_plan_print(&t->plan, &t->options, &shape);
-    code = run_plan_most_(t->comm, code);
+// Prints the plan; returns the program's exit code. Of several processes rank 0 prints its own, and the code covers all.
+static inline int trainer_print_plan_(const Trainer* t) {
+    const Options* o = &t->options;
+    const RunPlan* p = &t->plan;
+    char processes[32] = "";
+    if (comm_size(t->comm) > 1) { snprintf(processes, sizeof(processes), " x %d processes", comm_size(t->comm)); }
+    print_table_line();
+    print_table_row("model", "%s", o->model);
+    print_table_row("batch -b, row -t", "%d, %d", o->batch, o->time);
+    print_table_row("recompute -r", "%d", o->recompute);
+    print_table_line();
+    run_plan_print_memories(p);
+    print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
+    print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
+    print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps%s", o->total_batch, o->batch, o->time,
+                    t->accumulation, processes);
+    print_table_row("steps", "%d to %d: %.0f tokens", t->first_step, t->num_steps,
+                    (double)(t->num_steps - t->first_step) * o->total_batch);
+    print_table_row("validation batches", "%d", t->val_batches);
+    int disk = run_plan_print_disk(p, o, t->first_step, t->num_steps);
+    print_table_line();
+    int code = run_plan_most_(t->comm, run_plan_print_notes(p, o, disk) ? EXIT_SUCCESS : EXIT_FAILURE);
     comm_close(t->comm);
-    exit(code);
+    return code;
 }
 
 // The locked folder, unlocked at exit
@@ -333,7 +438,7 @@ static inline void trainer_open(Trainer* t) {
     trainer_plan_(t, config);
     trainer_find_tokenizer_(t, source);
     trainer_open_data_(t, config);
-    if (o->plan) { trainer_print_plan_(t); }
+    if (o->plan) { exit(trainer_print_plan_(t)); }
     check(gpt2_numerics(&numerics, config, trainer_settings(t), o->batch, o->time));
     run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps);
     run_start_compare(&t->start, o);
@@ -354,7 +459,7 @@ static inline void trainer_open(Trainer* t) {
     trainer_begin_log_(t);
     t->terminal = comm_rank(t->comm) == 0 && terminal_can_rewrite();
     trainer_print(t, source, &numerics);
-    trainer_note_unchecked_(t, source);
+    trainer_note_all_unchecked_(t, source);
     t->step.model = t->model, t->step.loader = &t->train, t->step.accumulation = t->accumulation;
     t->step.agreement = &t->agreement;
     t->saved_step = t->resumed ? t->first_step : -1;

@@ -4,7 +4,7 @@ does not fit, and the table that --plan prints.
 
     run_plan_open     chooses B and r, and fills the rows of memory
     run_plan_check    ends the program with one line if the run does not fit
-    run_plan_print    --plan's table; returns the exit code
+    run_plan_print_*  rows and notes of --plan
     run_plan_close    prints the plan's error
 
 -b auto is the largest B that fits and divides the tokens of -d that a process has, or without -d the largest power of two that
@@ -101,6 +101,12 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
 
 // 1 if a snapshot is needed: checkpoints are written in the background.
 static inline int run_plan_snapshots(const Options* o) { return run_plan_saves_(o) && o->async_save; }
+
+static inline void run_plan_note_snapshot(const RunPlan* p, const Options* o) {
+    if (run_plan_snapshots(o) && !p->snapshot) {
+        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
+    }
+}
 
 // ----------------------------------------------------------------------------
 // The choice
@@ -224,12 +230,6 @@ static inline void run_plan_check(const RunPlan* p, const Options* o) {
 // ----------------------------------------------------------------------------
 // The table of --plan
 
-// The facts about the run that --plan prints beside its memory
-typedef struct {
-    size_t train_tokens, val_tokens;
-    int first_step, num_steps, accumulation, val_batches;
-} RunShape;
-
 static inline void run_plan_print_row_(const char* name, size_t bytes, const char* note) {
     print_table_row(name, "%12.1f MiB%s%s", plan_mib(bytes), note[0] ? "   " : "", note);
 }
@@ -248,7 +248,7 @@ static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
 }
 
 // Rows of both kinds of memory, each with its peak and the memory available
-static inline void run_plan_print_memories_(const RunPlan* p) {
+static inline void run_plan_print_memories(const RunPlan* p) {
     const GPT2Memory* m = &p->memory;
     if (plan_bytes(&p->plan, PLAN_DEVICE) > 0) {
         print_table_row("GPU memory", "%s", "");
@@ -281,8 +281,8 @@ static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int
 }
 
 // Returns 1 if the disk has room for the checkpoints.
-static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const RunShape* s) {
-    size_t count = run_plan_checkpoints_(o, s->first_step, s->num_steps);
+static inline int run_plan_print_disk(const RunPlan* p, const Options* o, int first_step, int num_steps) {
+    size_t count = run_plan_checkpoints_(o, first_step, num_steps);
     size_t bytes =
         size_add(p->plan.checkpoint_bytes, p->most_tokens / ((size_t)o->batch * (size_t)o->time) * sizeof(int));
     run_plan_print_row_("a checkpoint", bytes, "");
@@ -299,39 +299,18 @@ static inline int run_plan_print_disk_(const RunPlan* p, const Options* o, const
     return all <= available;
 }
 
-// Returns the program's exit code: 1 if memory or disk cannot hold the run.
-static inline int run_plan_print(const RunPlan* p, const Options* o, const RunShape* s) {
-    print_table_line();
-    print_table_row("model", "%s", o->model);
-    print_table_row("batch -b, row -t", "%d, %d", o->batch, o->time);
-    print_table_row("recompute -r", "%d", o->recompute);
-    print_table_line();
-    run_plan_print_memories_(p);
-    print_table_row("training tokens", "%zu", s->train_tokens);
-    print_table_row("validation tokens", "%zu", s->val_tokens);
-    char processes[32] = "";
-    if (comm_size(p->settings.comm) > 1) {
-        snprintf(processes, sizeof(processes), " x %d processes", comm_size(p->settings.comm));
-    }
-    print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps%s", o->total_batch, o->batch, o->time,
-                    s->accumulation, processes);
-    print_table_row("steps", "%d to %d: %.0f tokens", s->first_step, s->num_steps,
-                    (double)(s->num_steps - s->first_step) * o->total_batch);
-    print_table_row("validation batches", "%d", s->val_batches);
-    int disk = run_plan_print_disk_(p, o, s);
-    print_table_line();
+// Prints what the table does not show; returns 1 if memory and disk can hold the run.
+static inline int run_plan_print_notes(const RunPlan* p, const Options* o, int disk) {
     int fits = plan_fits(&p->plan, &p->memory);
     if (p->no_gpu[0] != '\0') { printf("note: %s; what a GPU has free is not known\n", p->no_gpu); }
-    if (run_plan_snapshots(o) && !p->snapshot) {
-        printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
-    }
+    run_plan_note_snapshot(p, o);
     if (!fits) {
         char advice[160];
         run_plan_advice_(p, o, advice, sizeof(advice));
         printf("note: the run does not fit into memory: %s\n", advice);
     }
     if (!disk) { printf("note: the checkpoints do not fit onto the disk of %s\n", o->output_dir); }
-    return fits && disk ? EXIT_SUCCESS : EXIT_FAILURE;
+    return fits && disk;
 }
 
 // The rows on memory of the table that a run prints first

@@ -16,7 +16,6 @@ they were started by hand.
 #ifndef LLMC_RUN_RESUME_H
 #define LLMC_RUN_RESUME_H
 
-#include "kept_flags.h"
 #include "logger.h"
 #include "schedulers.h"
 #include "settings.h"
@@ -32,7 +31,6 @@ typedef struct {
     RunFolderScan scan;   // rank 0
     int by_hand;          // 1: each process, or those of each machine, was started by hand with -pn
     int step;             // of the checkpoint to resume from; -1: a new run
-    int batch;            // B of the checkpoint, used for -b auto; 0: none
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
     RunIdentity flags;    // main.flags: of the run before, then of this one
@@ -86,11 +84,7 @@ static inline void run_start_check_folder_(const char* folder) {
     char path[1024];
     struct stat st;
     snprintf(path, sizeof(path), "%s", folder);
-    while (stat(path, &st) != 0 && errno == ENOENT && strcmp(path, ".") != 0) { // its nearest existing parent
-        char* slash = strrchr(path, '/');
-        if (slash == path) { slash++; }
-        slash != NULL ? (void)(*slash = '\0') : (void)strcpy(path, ".");
-    }
+    existing_folder(path);
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
         fatal("-o %s: %s is not a directory; name another folder", folder, path);
     }
@@ -111,18 +105,6 @@ static inline Status run_start_verify_(const char* directory, int step) {
     return status;
 }
 
-// B of a checkpoint: from its settings or, in older ones, its state's header; 0 if neither has it.
-static inline int run_start_batch_(const RunStart* s) {
-    char value[32];
-    int32_t header[HEADER_INTS] = {0};
-    run_identity_value(s->before.text, s->before.text_bytes, "--batch", value, sizeof(value));
-    if (atoi(value) > 0) { return atoi(value); }
-    FILE* file = fopen(checkpoint_paths(s->folder.path, s->step).state, "rb");
-    int whole = file != NULL && fread(header, sizeof(header), 1, file) == 1 && header[0] == STATE_MAGIC;
-    if (file != NULL) { fclose(file); }
-    return whole && header[STATE_BATCH] > 0 && header[STATE_BATCH] <= 1 << 20 ? header[STATE_BATCH] : 0;
-}
-
 // Rank 0: locks and scans the output directory, if there is one, and finds the checkpoint that -y 1 resumes from.
 NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     if (o->plan) { // writes nothing, so it needs no lock: a run may be active there
@@ -137,10 +119,7 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
         check(run_flags_read(&s->flags, o->output_dir));
         s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_);
     }
-    if (s->step >= 0) {
-        check(checkpoint_read_identity(&s->before, o->output_dir, s->step));
-        s->batch = run_start_batch_(s);
-    }
+    if (s->step >= 0) { check(checkpoint_read_identity(&s->before, o->output_dir, s->step)); }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
         fatal("-o %s: no checkpoint is complete: %s; --overwrite begins anew, or name another folder", o->output_dir,
@@ -162,14 +141,6 @@ static inline void run_start_share_lines_(const RunStart* s, RunIdentity* id) {
     if (id->text != NULL) { run_start_share_(s, id->text, id->text_bytes + 1); }
 }
 
-// Broadcasts rank 0's findings
-static inline void run_start_share_found_(RunStart* s) {
-    run_start_share_(s, &s->step, sizeof(s->step));
-    run_start_share_(s, &s->batch, sizeof(s->batch));
-    run_start_share_lines_(s, &s->before);
-    run_start_share_lines_(s, &s->flags);
-}
-
 // Takes the flags of main.flags, then those of the checkpoint, as they were used.
 static inline void run_start_take_(const RunStart* s, Options* o) {
     char file[1024];
@@ -185,7 +156,7 @@ static inline void run_start_take_flags_(RunStart* s, Options* o) {
     if (root) { run_start_take_(s, o); }
     run_start_share_(s, o->typed, sizeof(o->typed));
     if (!root) { run_start_take_(s, o); }
-    char* words = run_flags_words(o, CLI_TRAINER);
+    char* words = run_flags_words(o, CLI_TRAINER, NULL, NULL);
     if (root && words[0] != '\0') { printf("note: -y 1 takes from the run in %s:%s\n", o->output_dir, words); }
     free(words);
     s->command = run_flags_command(o->output_dir, &s->flags, &s->before);
@@ -200,7 +171,9 @@ static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     s->folder.lock = -1;
     if (o->output_dir == NULL) { return; }
     if (comm_rank(comm) == 0) { run_start_find_(s, o); }
-    run_start_share_found_(s);
+    run_start_share_(s, &s->step, sizeof(s->step));
+    run_start_share_lines_(s, &s->before);
+    run_start_share_lines_(s, &s->flags);
     if (s->step >= 0 || s->flags.text != NULL) { run_start_take_flags_(s, o); }
     run_identity_free(&s->flags);
     s->flags = run_flags_lines(o);

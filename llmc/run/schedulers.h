@@ -28,22 +28,17 @@ static inline float schedule_progress(int step, int start, int end) {
 
 // The learning rate of a step, counted from 0; the first step of a warm-up over n steps already has 1/n of it.
 static inline float get_learning_rate(const LearningRateScheduler* s, int step) {
-    int constant = strcmp(s->type, "constant") == 0, cosine = strcmp(s->type, "cosine") == 0;
-    int linear = strcmp(s->type, "linear") == 0, wsd = strcmp(s->type, "wsd") == 0;
     float largest = s->learning_rate, smallest = s->learning_rate * s->final_fraction;
-    if (!constant && !cosine && !linear && !wsd) {
-        fatal("learning rate schedule %s: must be cosine, linear, constant or wsd", s->type);
-    }
-    if (constant) { return largest; }
+    if (strcmp(s->type, "constant") == 0) { return largest; }
     if (step < s->warmup_steps) { return largest * (float)(step + 1) / (float)s->warmup_steps; }
-    if (wsd) {
+    if (strcmp(s->type, "wsd") == 0) {
         int decay_start = (int)(0.8f * (float)s->num_steps);
         if (step < decay_start) { return largest; }
         float done = schedule_progress(step, decay_start, s->num_steps);
         return smallest + (1.0f - sqrtf(done)) * (largest - smallest);
     }
     float done = schedule_progress(step, s->warmup_steps, s->num_steps);
-    if (linear) { return largest - done * (largest - smallest); }
+    if (strcmp(s->type, "linear") == 0) { return largest - done * (largest - smallest); }
     return smallest + 0.5f * (1.0f + cosf((float)(3.14159265358979323846 * (double)done))) * (largest - smallest);
 }
 

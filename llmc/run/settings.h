@@ -1,31 +1,31 @@
 /*
-The settings of a run in its identity: which of the trainers' flags have a line there, and how those of a checkpoint differ from
-those of the run that resumes it.
+The flags of a run as lines "<effect> <flag> <value>", which are checkpoint/identity.h's: how those of a checkpoint differ from
+those of the run that resumes it, and which of them -y 1 takes where they are not typed: all but those of COMMAND, which say
+where and how a command runs. The run's folder has them, as its last command gave them, in main.flags, and a checkpoint has
+those that its bits depend on, as they were used: "auto" and -1 have become numbers there.
 */
 #ifndef LLMC_RUN_SETTINGS_H
 #define LLMC_RUN_SETTINGS_H
 
 #include "flags.h"
+#include "llmc/base/atomic_file.h"
 #include "llmc/checkpoint/identity.h"
 
 // The effect of a flag; -1 if another line of the identity covers it in more detail.
 static inline int identity_effect_(const CliFlag* f) {
-    static const struct {
-        size_t offset;
-        int effect;
-    } others[] = {
-        {offsetof(Options, train_data), -1},         // the data themselves, at any path
-        {offsetof(Options, model), -1},              // the sizes, and where the initial weights are from
-        {offsetof(Options, vocab_size), -1},         // one of the sizes
-        {offsetof(Options, max_steps), -1},          // -1 resolves to a number of steps
-        {offsetof(Options, batch), IDENTITY_FIXED},  // the position in the data is in samples of B*T
-        {offsetof(Options, time), IDENTITY_FIXED},   //
-        {offsetof(Options, overfit), IDENTITY_FIXED} // has no position in the data to resume from
-    };
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-        if (others[i].offset == f->offset) { return others[i].effect; }
+    switch (f - cli_flags) {
+    case CLI_INDEX_train_data: // the data themselves, at any path
+    case CLI_INDEX_model:      // the sizes, and where the initial weights are from
+    case CLI_INDEX_vocab_size: // one of the sizes
+    case CLI_INDEX_max_steps:  // -1 resolves to a number of steps
+        return -1;
+    case CLI_INDEX_batch: // the position in the data is in samples of B*T
+    case CLI_INDEX_time:
+    case CLI_INDEX_overfit: // has no position in the data to resume from
+        return IDENTITY_FIXED;
+    default:
+        return f->effect == CLI_RESULT ? IDENTITY_RESULT : -1;
     }
-    return f->effect == CLI_RESULT ? IDENTITY_RESULT : -1;
 }
 
 // Appends the flags of this trainer that change the result, or, for main.flags, all that -y 1 takes from a run. In an identity,
@@ -101,28 +101,22 @@ static inline int identity_is_newer_(IdentityLine line) {
 static inline void identity_print_(FILE* out, IdentityDifferences* d, IdentityLine before, IdentityLine now) {
     static const char* const remarks[] = {"the run continues", "changes the result", "changes the result",
                                           "cannot change"};
-    int known = before.effect >= 0 && now.effect >= 0; // the line is missing in files of some versions
-    int effect = known && now.effect > before.effect ? now.effect : before.effect;
-    if (!known && !(now.effect < 0 && identity_is_newer_(before))) { effect = IDENTITY_FREE; }
+    int effect = now.effect > before.effect ? now.effect : before.effect;
+    if (before.effect < 0 || (now.effect < 0 && !identity_is_newer_(before))) { // missing in files of some versions
+        effect = IDENTITY_FREE;
+    }
     IdentityLine any = before.effect >= 0 ? before : now;
     char note[2400];
     d->differences++;
     d->changing += effect != IDENTITY_FREE;
     d->fixed += effect == IDENTITY_FIXED;
-    int head = snprintf(note, sizeof(note), "%.*s: ", (int)(any.name_length < 200 ? any.name_length : 200), any.name);
-    int before_length = (int)(before.value_length < 1000 ? before.value_length : 1000);
-    int now_length = (int)(now.value_length < 1000 ? now.value_length : 1000);
-    char* rest = note + head;
-    size_t size = sizeof(note) - (size_t)head;
-    if (known) {
-        snprintf(rest, size, "the checkpoint has %.*s%s, this run %.*s (%s)", before_length, before.value,
-                 before.is_default ? " by default" : "", now_length, now.value, remarks[effect]);
-    } else if (now.effect >= 0) {
-        snprintf(rest, size, "the checkpoint does not say, this run has %.*s", now_length, now.value);
-    } else {
-        snprintf(rest, size, "the checkpoint has %.*s, this trainer has no such setting (%s)", before_length,
-                 before.value, remarks[effect]);
-    }
+    if (before.effect < 0) { before.value = "none", before.value_length = 4, before.is_default = 0; }
+    if (now.effect < 0) { now.value = "none", now.value_length = 4; }
+    snprintf(note, sizeof(note), "%.*s: the checkpoint has %.*s%s, this run %.*s (%s)",
+             (int)(any.name_length < 200 ? any.name_length : 200), any.name,
+             (int)(before.value_length < 1000 ? before.value_length : 1000), before.value,
+             before.is_default ? " by default" : "", (int)(now.value_length < 1000 ? now.value_length : 1000),
+             now.value, remarks[effect]);
     mask_controls(note, strlen(note)); // the text is a file's: it must not steer a terminal
     fprintf(out, "note: %s\n", note);
 }
@@ -148,6 +142,117 @@ static inline IdentityDifferences run_identity_compare(FILE* out, const char* te
         if (now.effect < 0) { identity_print_(out, &d, before, now); }
     }
     return d;
+}
+
+// ----------------------------------------------------------------------------
+// main.flags
+
+// The flags of this command as lines; run_identity_free frees them.
+static inline RunIdentity run_flags_lines(const Options* o) {
+    RunIdentity lines;
+    memset(&lines, 0, sizeof(lines));
+    run_identity_line(&lines, IDENTITY_FREE, "program", "%s", CLI_PROGRAM);
+    run_identity_flags(&lines, o, 1);
+    return lines;
+}
+
+// Reads main.flags; no lines where the folder has none, as one of an older version.
+static inline Status run_flags_read(RunIdentity* lines, const char* folder) {
+    char path[1024];
+    struct stat st;
+    FILE* file;
+    memset(lines, 0, sizeof(*lines));
+    snprintf(path, sizeof(path), "%.960s/main.flags", folder);
+    if (stat(path, &st) != 0 && errno == ENOENT) { return STATUS_OK; }
+    TRY(fopen_regular(&file, &st, path));
+    size_t bytes = (size_t)st.st_size;
+    lines->text = (char*)calloc_check(bytes + 1, 1);
+    lines->text_bytes = fread(lines->text, 1, bytes, file);
+    int failed = ferror(file);
+    fclose(file);
+    return failed ? status_fail("cannot read %s", path) : STATUS_OK;
+}
+
+static inline Status run_flags_write(const RunIdentity* lines, const char* folder) {
+    char path[1024];
+    AtomicFile file;
+    snprintf(path, sizeof(path), "%.960s/main.flags", folder);
+    TRY(atomic_open(&file, path));
+    TRY(atomic_write(&file, lines->text, lines->text_bytes));
+    return atomic_commit(&file);
+}
+
+static char* run_flags_texts_; // that flags point to, each with the one before it at its beginning
+
+// A copy of a value, which lasts as long as the program.
+static inline const char* run_flags_text_(IdentityLine line) {
+    const size_t before = sizeof(run_flags_texts_);
+    char* block = (char*)calloc_check(before + line.value_length + 1, 1);
+    memcpy(block, &run_flags_texts_, before);
+    run_flags_texts_ = block;
+    memcpy(block + before, line.value, line.value_length);
+    return block + before;
+}
+
+// Sets the flags of the trainers `who` that are not typed to the values of the lines. A value that its flag cannot have ends
+// the program with one line that names the file.
+static inline void run_flags_take(Options* o, const RunIdentity* lines, int who, const char* file) {
+    const char *p = lines->text, *end = p + lines->text_bytes;
+    while (p < end) {
+        IdentityLine line = run_identity_next_line(&p, end);
+        const CliFlag* f = line.effect >= 0 ? run_identity_flag(line) : NULL;
+        if (f == NULL || !(f->who & who) || f->effect == CLI_COMMAND || o->typed[f - cli_flags]) { continue; }
+        char name[1200];
+        snprintf(name, sizeof(name), "%s: %s", file, f->long_name);
+        cli_set(o, f, name, run_flags_text_(line));
+    }
+}
+
+// Prints a word, quoted for a shell where it must be.
+static inline void run_flags_quote_(FILE* out, const char* word) {
+    size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,@%+=-");
+    if (word[0] != '\0' && word[plain] == '\0') {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (; *word != '\0'; word++) { *word == '\'' ? fputs("'\\''", out) : fputc(*word, out); }
+    fputc('\'', out);
+}
+
+// " -b 8 -t 64", which the caller frees: the flags of the trainers `who` that have another value than their default, but for
+// those that are typed. Behind the beginning of a command, where a program is named.
+static inline char* run_flags_words(const Options* o, int who, const char* program, const char* folder) {
+    char *text = NULL, number[64];
+    size_t bytes;
+    FILE* out = open_memstream(&text, &bytes);
+    if (out == NULL) { fatal("out of memory: no room for the flags of the run"); }
+    if (program != NULL) {
+        fprintf(out, "./%s -o ", program);
+        run_flags_quote_(out, folder);
+        fputs(" -y 1", out);
+    }
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        if (!(f->who & who) || f->effect == CLI_COMMAND || o->typed[i]) { continue; }
+        if (!cli_differs(o, &cli_default_options, f)) { continue; }
+        fprintf(out, " %s ", f->short_name ? f->short_name : f->long_name);
+        run_flags_quote_(out, cli_value(o, f, number));
+    }
+    if (fclose(out) != 0) { fatal("out of memory: no room for the flags of the run"); }
+    mask_controls(text, bytes); // a file's text must not steer a terminal
+    return text;
+}
+
+// "./train_gpt2 -o log -y 1 -b 8 -t 64": the command that goes on with a run of these lines, those of main.flags and of its
+// checkpoint, as a shell reads it. The caller frees it.
+static inline char* run_flags_command(const char* folder, const RunIdentity* lines, const RunIdentity* checkpoint) {
+    Options o = cli_defaults();
+    char program[64];
+    run_flags_take(&o, lines, FOR_BOTH, folder);
+    run_flags_take(&o, checkpoint, FOR_BOTH, folder);
+    int known = run_identity_value(lines->text, lines->text_bytes, "program", program, sizeof(program));
+    return run_flags_words(&o, FOR_BOTH, known ? program : CLI_PROGRAM, folder);
 }
 
 #endif

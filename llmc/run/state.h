@@ -14,7 +14,6 @@ others' stdout is /dev/null.
 #include "plan.h"
 #include "resume.h"
 #include "schedulers.h"
-#include "step_log.h"
 #include "llmc/base/terminal_curve.h"
 #include "llmc/base/watchdog.h"
 #include "llmc/checkpoint/outlier_detector.h"
@@ -69,7 +68,7 @@ typedef struct {
     int skipped;              // 1: the current step has not updated the weights
     int skips;                // consecutive updates that were not finite and were skipped
     int warned_of_loss;       // 1: printed the warning that the loss diverges
-    int warned_of_evaluation; // 1: printed the warning that a loss of validation or HellaSwag is not finite
+    int warned_of_validation; // 1: printed the warning that the loss of a validation is not finite
     int saved_step;           // of the newest whole checkpoint that this run has written or read, or -1
     int logged_save;          // the step of the newest save that the log tells of, or -1
     int stdout_failed;        // 1: it was said that stdout cannot be written

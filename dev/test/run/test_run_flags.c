@@ -1,5 +1,5 @@
-// llmc/run/kept_flags.h: what -y 1 takes from a run, what stays this command's, and the command that is printed.
-#include "llmc/run/kept_flags.h"
+// llmc/run/settings.h: what -y 1 takes from a run, what stays this command's, and the command that is printed.
+#include "llmc/run/settings.h"
 
 #include "dev/test/fixtures/unit.h"
 
@@ -80,13 +80,13 @@ static void any_bytes_are_read(void) {
         }
         Options o = cli_defaults();
         run_flags_take(&o, &lines, CLI_TRAINER, "log/main.flags");
-        char* words = run_flags_words(&o, CLI_TRAINER);
+        char* words = run_flags_words(&o, CLI_TRAINER, NULL, NULL);
         CHECK(words[0] == '\0');
         free(words);
         run_identity_free(&lines);
     }
     Options o = taken(cli_defaults(), "free --tokenizer \033[2J");
-    char* words = run_flags_words(&o, CLI_TRAINER);
+    char* words = run_flags_words(&o, CLI_TRAINER, NULL, NULL);
     CHECK(strcmp(words, " --tokenizer '?[2J'") == 0);
     free(words);
 }
@@ -108,7 +108,7 @@ static void a_shell_reads_the_command(void) {
     Options o = cli_defaults();
     o.seed = 7, o.batch = 8, o.learning_rate = 0.1, o.resume = 1, o.output_dir = "log", o.plan = 1;
     o.typed[CLI_INDEX_seed] = 1; // not taken
-    char* taken_words = run_flags_words(&o, CLI_TRAINER);
+    char* taken_words = run_flags_words(&o, CLI_TRAINER, NULL, NULL);
     CHECK(strcmp(taken_words, " -b 8 -l 0.1") == 0);
     free(taken_words);
     run_identity_free(&file);

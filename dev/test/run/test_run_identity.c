@@ -144,16 +144,16 @@ static void settings_of_one_side_alone(void) {
     static const char text[] = "data training-data a\nresult old 5\nnonsense\nbad line here\n\nresult --cut";
     RunIdentity run = of_two(IDENTITY_RESULT, "1", "a");
     CHECK(they_are(differences(text, sizeof(text) - 1, &run), 2, 0, 0));
-    CHECK(strstr(notes, "--thing: the checkpoint does not say, this run has 1\n"));
-    CHECK(strstr(notes, "old: the checkpoint has 5, this trainer has no such setting (the run continues)\n"));
+    CHECK(strstr(notes, "--thing: the checkpoint has none, this run 1 (the run continues)\n"));
+    CHECK(strstr(notes, "old: the checkpoint has 5, this run none (the run continues)\n"));
     static const char newer[] = "data training-data a\nresult --thing 1\nresult --newer 5\nfree --harmless 6\n"
                                 "fixed --newest 7\nresult --tf32 0\nresult --zero-sum 1";
     CHECK(they_are(differences(newer, sizeof(newer) - 1, &run), 5, 3,
                    1)); // the GPU trainer has --tf32, and another device
-    CHECK(strstr(notes, "--newer: the checkpoint has 5, this trainer has no such setting (changes the result)\n"));
-    CHECK(strstr(notes, "--newest: the checkpoint has 7, this trainer has no such setting (cannot change)\n"));
-    CHECK(strstr(notes, "--harmless: the checkpoint has 6, this trainer has no such setting (the run continues)\n"));
-    CHECK(strstr(notes, "--tf32: the checkpoint has 0, this trainer has no such setting (the run continues)\n"));
+    CHECK(strstr(notes, "--newer: the checkpoint has 5, this run none (changes the result)\n"));
+    CHECK(strstr(notes, "--newest: the checkpoint has 7, this run none (cannot change)\n"));
+    CHECK(strstr(notes, "--harmless: the checkpoint has 6, this run none (the run continues)\n"));
+    CHECK(strstr(notes, "--tf32: the checkpoint has 0, this run none (the run continues)\n"));
     CHECK(they_are(differences("", 0, &run), 2, 0, 0));
     static const char escape[] = "result --thing \033[2J\n";
     differences(escape, sizeof(escape) - 1, &run);

@@ -45,7 +45,7 @@ with open(sys.argv[1], "r+b") as f:
 EOF
 check "damaged data are found" doctor 1 -i "$dir/*d*.bin" -j "$dir/text_val.bin"
 check "the damaged file is named" is "NOT OK" "training data" "damaged.bin: bytes 66560 to"
-check "the fix is told" grep -q -- "-> make the file again" "$dir/table"
+check "the fix is told" grep -q -- "-> a script in dev/data writes it" "$dir/table"
 check "files beside it are ok" is ok "validation data"
 check "only one row is not ok" rows_not_ok 1
 check "a data file that is named must be there" doctor 1 -i "$dir/nothing.bin" -j "$dir/text_val.bin"

@@ -280,7 +280,7 @@ check "a NaN that rank 1 does not find again" several r_once "nan-once@7#1" 5 "t
 check "nothing of its step is saved" has_checkpoints r_once "DONE_00000004 "
 check "a NaN weight of rank 1" several r_weight "nan-weight@7#1" 3 "first not finite: rank 1: weights: wte"
 check "is not saved" has_checkpoints r_weight "DONE_00000004 "
-check "a bit that flips in rank 1" several r_flip "flip@9#1" 5 "gradients' digest of rank 1 " --verify-every 5
+check "a bit that flips in rank 1" several r_flip "flip@9#1" 5 "differs: rank 1: loss " --verify-every 5
 check "nothing later is saved" has_checkpoints r_flip "DONE_00000004 DONE_00000008 "
 check "a norm that is another in rank 1" several r_norm "other-norm@9#1" 5 "error: rank 0: step 10/20: rank 1 has loss "
 check "what came of it is not saved" has_checkpoints r_norm "DONE_00000004 DONE_00000008 "
