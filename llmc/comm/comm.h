@@ -313,17 +313,6 @@ static inline Comm* comm_imagine(int size) {
     return c;
 }
 
-// Tells rank 0 that this process is connected with all. Rank 0 returns when all are, so that whatever it sends later finds
-// every process past its start.
-static inline Status comm_arrive_(Comm* c) {
-    CommMove m;
-    char byte = 0;
-    comm_move_open(&m, c, COMM_DATA, COMM_CALL_BARRIER, (size_t)c->size);
-    for (int i = 1; i < c->size && c->rank == 0; i++) { comm_move_add(&m, c, COMM_RECEIVE, i, &byte, 1); }
-    if (c->rank != 0) { comm_move_add(&m, c, COMM_SEND, 0, &byte, 1); }
-    return comm_move_run(&m, c);
-}
-
 // All processes of the run call it; it returns when they have met and found their settings equal, and error lines begin with
 // the rank from then on. *comm is NULL on an error, and with one process.
 static inline Status comm_open(Comm** comm, CommSettings settings) {
@@ -336,7 +325,6 @@ static inline Status comm_open(Comm** comm, CommSettings settings) {
     Comm* c = comm_create_(settings.rank, settings.size);
     Status status = comm_meet(c, &settings);
     if (status == STATUS_OK) { status = comm_compare(c, settings.settings); }
-    if (status == STATUS_OK) { status = comm_arrive_(c); }
     if (status != STATUS_OK) {
         comm_close(c);
         return STATUS_ERROR;

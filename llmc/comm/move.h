@@ -104,13 +104,6 @@ static inline Status comm_check_header_(Comm* c, const CommMove* m, const CommTr
     char text[COMM_TEXT_BYTES];
     uint32_t number = c->peers[t->rank].moved[m->kind][COMM_RECEIVE]++;
     if (t->header.magic == m->magic && t->header.number == number && t->header.bytes == t->bytes) { return STATUS_OK; }
-    if (t->header.magic == COMM_CALL_CLOSE || m->magic == COMM_CALL_CLOSE) {
-        int theirs = t->header.magic == COMM_CALL_CLOSE;
-        snprintf(text, sizeof(text), "rank %d has come to the end of the run while rank %d continues",
-                 theirs ? t->rank : c->rank, theirs ? c->rank : t->rank);
-        comm_record(c, 0, text);
-        return comm_health(c);
-    }
     snprintf(text, sizeof(text),
              "rank %d is at another point of the program than rank %d: block %u of %llu bytes in call %u, "
              "awaited was block %u of %zu bytes in call %u",

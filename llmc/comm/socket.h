@@ -205,6 +205,9 @@ static inline Status comm_connect(int* fd, struct sockaddr_in to, double deadlin
         close(*fd);
         *fd = -1;
         if (error == ECONNREFUSED && gone != NULL) { return status_fail("%s", gone); }
+        if (error == ENETUNREACH && comm_is_loopback(to)) {
+            return status_fail("the loopback interface is down; bring it up: ip link set lo up");
+        }
         if (wall_seconds() > deadline) {
             return status_fail("no connection to %s port %d until --connect-timeout: %s; was rank 0 started there?",
                                inet_ntoa(to.sin_addr), ntohs(to.sin_port), strerror(error));

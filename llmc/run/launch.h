@@ -84,8 +84,8 @@ static inline void launch_program_(char* text, size_t size) {
              (unsigned long long)digest_end(digest));
 }
 
-// The lines that must be equal in all processes, which the caller frees: the program and the flags, but for those that say how a
-// process is started. Rank 0 alone writes to its folder.
+// The lines that must be equal in all processes, which the caller frees: the program and the flags, but for those that say how
+// a process is started. Rank 0 alone writes to its folder.
 static inline char* launch_settings(const Options* o) {
     char *settings = NULL, program[96], number[64];
     size_t size;

@@ -10,8 +10,7 @@ all that can fail has succeeded:
     run_start_begin()     creates or clears the folder, removes what a killed run left
 
 All of them end with one line where the run is refused, and all processes of a run call them. Rank 0 alone looks at the
-folder, or at any file of weights; the others receive what they need, and end without a line where rank 0 has said why, unless
-they were started by hand.
+folder, or at any file of weights; the others receive what they need, and end where rank 0 does.
 */
 #ifndef LLMC_RUN_RESUME_H
 #define LLMC_RUN_RESUME_H
@@ -29,7 +28,6 @@ typedef struct {
     Comm* comm;
     RunFolder folder;     // rank 0; the others have none
     RunFolderScan scan;   // rank 0
-    int by_hand;          // 1: each process, or those of each machine, was started by hand with -pn
     int step;             // of the checkpoint to resume from; -1: a new run
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
@@ -41,24 +39,13 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // Rank 0 and the others
 
-// As check(), but the other processes do not repeat an error that rank 0 has printed, unless they were started by hand, perhaps
-// with a terminal each.
-static inline void run_start_check(const RunStart* s, Status status) {
-    static const char said[] = "rank 0: ";
-    int is_other = comm_rank(s->comm) != 0 && !s->by_hand;
-    if (status != STATUS_OK && is_other && strncmp(status_message(), said, sizeof(said) - 1) == 0) {
-        exit(EXIT_FAILURE);
-    }
-    check(status);
-}
-
 // Broadcasts rank 0's data (bytes). If rank 0 has ended with an error, the others end too.
 static inline void run_start_share_(const RunStart* s, void* data, size_t bytes) {
-    run_start_check(s, comm_broadcast(s->comm, data, bytes, 0));
+    check(comm_broadcast(s->comm, data, bytes, 0));
 }
 
 // Waits for all processes: none continues if one has failed.
-static inline void run_start_wait_(const RunStart* s) { run_start_check(s, comm_barrier(s->comm)); }
+static inline void run_start_wait_(const RunStart* s) { check(comm_barrier(s->comm)); }
 
 // ----------------------------------------------------------------------------
 // Finding
@@ -93,13 +80,13 @@ static inline void run_start_check_folder_(const char* folder) {
     }
 }
 
-static char run_start_verifying_[64]; // the checkpoint being verified
-static inline void run_start_report_(size_t done, size_t total) { progress_update(run_start_verifying_, done, total); }
+static inline void run_start_report_(size_t done, size_t total) {
+    progress_update("verifying a checkpoint", done, total);
+}
 
 // Verifies a checkpoint; shows progress if that takes some seconds.
 static inline Status run_start_verify_(const char* directory, int step) {
-    snprintf(run_start_verifying_, sizeof(run_start_verifying_), "verifying checkpoint %d", step);
-    progress_begin(run_start_verifying_, 3.0);
+    progress_begin("verifying a checkpoint", 3.0);
     Status status = checkpoint_verify(directory, step, run_start_report_);
     progress_end();
     return status;
@@ -166,7 +153,6 @@ static inline void run_start_take_flags_(RunStart* s, Options* o) {
 static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     memset(s, 0, sizeof(*s));
     s->comm = comm;
-    s->by_hand = o->num_processes > 0;
     s->step = -1;
     s->folder.lock = -1;
     if (o->output_dir == NULL) { return; }
@@ -193,12 +179,7 @@ static inline int run_start_is_file(const RunStart* s, const char* name) {
 static inline GPT2Config run_start_config(const RunStart* s, const char* path) {
     GPT2Config config;
     memset(&config, 0, sizeof(config));
-    if (comm_rank(s->comm) == 0) {
-        if (file_missing(path)) {
-            fatal("-e %s: no such file; name " WEIGHTS_HELP ", or start a new model, such as -e d12", path);
-        }
-        check(weights_read_config(path, &config));
-    }
+    if (comm_rank(s->comm) == 0) { check(weights_read_config(path, &config)); }
     run_start_share_(s, &config, sizeof(config));
     return config;
 }
@@ -360,13 +341,8 @@ static inline void run_start_compare_processes_(const RunStart* s) {
     char* settings = run_identity_settings(&s->identity);
     if (settings == NULL) { fatal("out of memory: no room for the settings of the run"); }
     status_clear();
-    Status alike = comm_compare(s->comm, settings);
+    check(comm_compare(s->comm, settings));
     free(settings);
-    if (alike != STATUS_OK && comm_rank(s->comm) != 0) {
-        status_clear();
-        run_start_wait_(s); // until rank 0 has printed it
-    }
-    check(alike);
 }
 
 // Compares this run with the other processes' and with the checkpoint's.

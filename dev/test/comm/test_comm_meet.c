@@ -10,25 +10,24 @@ started alike; and what does not hold them up or lead them astray: strangers, ot
 // The network as a process of a test sees it
 static int connect_here_(int fd, const struct sockaddr* to, socklen_t length);
 static int look_up(const char* name, const char* service, const struct addrinfo* hints, struct addrinfo** found);
-static int poll_late(struct pollfd* fds, nfds_t count, int ms);
-#define poll poll_late
 #define connect connect_here_
 #define getaddrinfo look_up
 #include "dev/test/fixtures/comm_processes.h"
 #undef connect
 #undef getaddrinfo
-#undef poll
 
-static int delay;       // milliseconds before each connection of this process
-static int is_late;     // 1: it looks late at what has come from the two others
-static int elsewhere;   // 1: it is on another machine, where 127.0.0.1 is not rank 0's; 127.0.0.2 is
-static int only_rank_0; // 1: no other process can be reached
-static int is_behind;   // 1: the machine's own name is the address of a router, which no interface has
+static int elsewhere;     // 1: it is on another machine, where 127.0.0.1 is not rank 0's; 127.0.0.2 is
+static int loopback_down; // 1: the interface lo is down
+static int only_rank_0;   // 1: no other process can be reached
+static int is_behind;     // 1: the machine's own name is the address of a router, which no interface has
 
 static int connect_here_(int fd, const struct sockaddr* to, socklen_t length) {
     struct sockaddr_in address;
     memcpy(&address, to, sizeof(address));
-    poll(NULL, 0, delay);
+    if (loopback_down) {
+        errno = ENETUNREACH;
+        return -1;
+    }
     if ((elsewhere && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) ||
         (only_rank_0 && ntohs(address.sin_port) != port)) {
         errno = ECONNREFUSED;
@@ -46,12 +45,6 @@ static int look_up(const char* name, const char* service, const struct addrinfo*
     if (strcmp(name, "localhost") == 0 || (is_late && wall_seconds() > started + 0.7)) { name = "127.0.0.1"; }
     int is_digits = name[strspn(name, "0123456789.:")] == '\0';
     return is_digits ? getaddrinfo(name, service, hints, found) : EAI_NONAME;
-}
-
-static int poll_late(struct pollfd* fds, nfds_t count, int ms) {
-    int ready = poll(fds, count, ms);
-    if (is_late && count == 3) { poll(NULL, 0, 100); }
-    return ready;
 }
 
 static void barrier(Comm* c) { check(comm_barrier(c)); }
@@ -191,6 +184,13 @@ static void rank_0_is_found_by_other_addresses(void) {
     run(2, barrier, as_loopback); // which nobody else can have meant
     CHECK(ended_with(0, "1 of 2 processes have not come") && ended_with(1, "no connection to 127.0.0.2 port "));
     unlistened = 0;
+}
+
+static void without_loopback(CommSettings* s) { loopback_down = s->rank == 1, s->connect_timeout = 2.0; }
+static void a_loopback_that_is_down_is_said_at_once(void) {
+    run(2, barrier, without_loopback);
+    CHECK(ended_with(1, "the loopback interface is down; bring it up: ip link set lo up"));
+    CHECK(processes[1].ended < processes[0].ended);
 }
 
 // ----------------------------------------------------------------------------
@@ -391,23 +391,6 @@ static void silence_is_said(void) {
 }
 
 // ----------------------------------------------------------------------------
-// Rank 0 goes on when all have met
-
-static void rank_2_is_slow(CommSettings* s) { is_late = s->rank == 2, delay = is_late * 200; }
-
-static void rank_0_fails_at_once(Comm* c) {
-    if (comm_rank(c) == 0) { fatal("refused"); }
-    int told = comm_barrier(c) != STATUS_OK && strcmp(status_message(), "rank 0: refused") == 0;
-    _exit(told ? 7 : 8);
-}
-
-static void rank_0_goes_on_when_all_have_met(void) {
-    run(3, rank_0_fails_at_once, rank_2_is_slow);
-    CHECK(ended_with(0, "refused"));
-    for (int i = 1; i < 3; i++) { CHECK(ended_saying(i, 7, "")); }
-}
-
-// ----------------------------------------------------------------------------
 // Strangers
 
 static int connect_here(void) {
@@ -554,6 +537,7 @@ int main(void) {
     started_alike_or_not_at_all();
     no_rank_0_is_said();
     rank_0_is_found_by_other_addresses();
+    a_loopback_that_is_down_is_said_at_once();
     a_wait_is_said();
     a_port_in_use_is_said();
     a_port_behind_the_address_is_said();
@@ -561,7 +545,6 @@ int main(void) {
     a_fault_ends_the_others_waits();
     a_connection_that_is_not_taken_is_said();
     a_connection_that_is_closed_is_said();
-    rank_0_goes_on_when_all_have_met();
     strangers_hold_up_nobody();
     other_programs_are_said();
     processes_meet_by_a_file();

@@ -86,11 +86,9 @@ check "which helps" grep -q -- --connect-timeout "$dir/stdout"
 # A machine whose loopback interface is down
 if unshare -rn true 2>/dev/null; then
     check "no loopback is told at once" tells 1 "the loopback interface is down" timeout 60 unshare -rn "$trainer" "${flags[@]}" --processes 2
-    for rank in 0 1; do
-        check "to rank $rank, too" tells 1 "the loopback interface is down" timeout 60 unshare -rn \
-            env RANK=$rank WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost "$trainer" "${flags[@]}" --connect-timeout 300
-        check "and it fails" test "$code" -eq 1
-    done
+    check "to a rank that connects, too" tells 1 "the loopback interface is down" timeout 60 unshare -rn \
+        env RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost "$trainer" "${flags[@]}" --connect-timeout 300
+    check "and it fails" test "$code" -eq 1
 else
     echo "skipped: a machine without a loopback interface (unshare -rn is not allowed here)"
     skipped=$((skipped + 1))
