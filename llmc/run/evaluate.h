@@ -13,22 +13,19 @@ batch i being process i % size's, and combine the results in the order of the ba
 // Ends the run on a validation loss that is not finite or, with --non-finite skip, warns once. `found`: the place of the first
 // number that is not finite, in the processes that have one.
 static inline void trainer_validation_not_finite_(Trainer* t, int step, float loss, char* found, size_t size) {
-    char where[32] = "";
-    int rank;
-    check(comm_lowest(t->comm, &rank, found[0] != '\0', found, size));
-    if (rank >= 0 && comm_size(t->comm) > 1) { snprintf(where, sizeof(where), "rank %d: ", rank); }
+    int rank = train_step_lowest(&t->step, found, size);
     const char* first = rank >= 0 ? found : "forward: the mean of losses that are all finite";
     if (strcmp(t->options.non_finite, "stop") == 0) {
         int good = strstr(first, "weights: ") == NULL;
         trainer_fail_(t, step, good, EXIT_NOT_FINITE,
-                      "after step %d/%d: the loss of validation is %g; first not finite: %s%s", step, t->num_steps,
-                      (double)loss, where, first);
+                      "after step %d/%d: the loss of validation is %g; first not finite: %s", step, t->num_steps,
+                      (double)loss, first);
         return;
     }
     if (!t->warned_of_validation && comm_rank(t->comm) == 0) {
-        print_warning("after step %d/%d: the loss of validation is %g; first not finite: %s%s; the run continues "
+        print_warning("after step %d/%d: the loss of validation is %g; first not finite: %s; the run continues "
                       "(--non-finite skip)",
-                      step, t->num_steps, (double)loss, where, first);
+                      step, t->num_steps, (double)loss, first);
     }
     t->warned_of_validation = 1;
 }
@@ -75,7 +72,7 @@ static inline void trainer_log_number_(Trainer* t, int step, const char* name, d
 }
 
 static inline void trainer_validate(Trainer* t, int step) {
-    char found[256] = "";
+    char found[STEP_TEXT] = "";
     float* losses = (float*)calloc_check((size_t)t->val_batches, sizeof(float));
     gpt2_range_begin("validate");
     Status status = agree(&t->agreement, trainer_val_losses_(t, losses, found, sizeof(found)));

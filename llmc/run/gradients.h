@@ -174,7 +174,7 @@ static inline Status train_step_compute(TrainStep* s, StepResult* r) {
 enum { STEP_TEXT = 320 };
 
 // The lowest rank that has a text, or -1; that text is copied to all, behind "rank N: " where there are several.
-static inline int train_step_lowest_(TrainStep* s, char* text, size_t size) {
+static inline int train_step_lowest(TrainStep* s, char* text, size_t size) {
     Comm* comm = s->agreement->comm;
     int rank, length = (int)strlen(text);
     char own[STEP_TEXT];
@@ -199,7 +199,7 @@ static inline Status train_step_verify(TrainStep* s, StepResult first, char* tex
                  first.loss, second.loss, first.norm, second.norm, (unsigned long long)before,
                  (unsigned long long)again);
     }
-    if (train_step_lowest_(s, text, size) < 0) { text[0] = '\0'; }
+    if (train_step_lowest(s, text, size) < 0) { text[0] = '\0'; }
     return STATUS_OK;
 }
 
@@ -216,16 +216,16 @@ typedef struct {
 static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
     Comm* comm = s->agreement->comm;
     const int *inputs, *targets;
-    char found[256] = "";
     for (int micro = 0; micro < s->accumulation; micro++) {
-        if (found[0] != '\0') {
+        if (f->text[0] != '\0') {
             TRY(dataloader_next(s->loader, &inputs, &targets));
             continue;
         }
         TRY(train_step_micro_(s, micro));
-        check(gpt2_find_non_finite(s->model, found, sizeof(found)));
-        if (found[0] == '\0') { continue; }
-        snprintf(f->text, sizeof(f->text), "%s, micro-step %d of %d", found,
+        check(gpt2_find_non_finite(s->model, f->text, sizeof(f->text)));
+        size_t n = strlen(f->text);
+        if (n == 0) { continue; }
+        snprintf(f->text + n, sizeof(f->text) - n, ", micro-step %d of %d",
                  comm_rank(comm) * s->accumulation + micro + 1, comm_size(comm) * s->accumulation);
     }
     return STATUS_OK;
@@ -234,22 +234,14 @@ static inline Status train_step_find_own_(TrainStep* s, NonFinite* f) {
 // For all processes together: the sums over them may not be finite although each one's numbers are.
 static inline Status train_step_find_in_sums_(TrainStep* s, NonFinite* f) {
     StepResult r;
-    if (comm_size(s->agreement->comm) == 1) {
-        r = train_step_result(s);
-    } else {
-        train_step_rewind(s);
-        TRY(train_step_compute(s, &r));
-    }
+    train_step_rewind(s);
+    TRY(train_step_compute(s, &r));
     f->again = !step_is_finite(r);
+    check(gpt2_find_non_finite(s->model, f->text, sizeof(f->text)));
+    if (train_step_lowest(s, f->text, sizeof(f->text)) >= 0) { return STATUS_OK; }
     snprintf(f->text, sizeof(f->text), "%s",
              isfinite(r.loss) ? "backward: the norm of gradients that are all finite"
                               : "forward: the mean of losses that are all finite");
-    if (!f->again || comm_size(s->agreement->comm) == 1) { return STATUS_OK; }
-    char found[256];
-    int rank;
-    check(gpt2_find_non_finite(s->model, found, sizeof(found)));
-    check(comm_lowest(s->agreement->comm, &rank, found[0] != '\0', found, sizeof(found)));
-    if (rank >= 0) { snprintf(f->text, sizeof(f->text), "%s, summed over all processes", found); }
     return STATUS_OK;
 }
 
@@ -262,7 +254,7 @@ static inline Status train_step_find_non_finite(TrainStep* s, NonFinite* f) {
     Status status = train_step_find_own_(s, f);
     gpt2_set_local(s->model, 0);
     TRY(agree(s->agreement, status));
-    if (train_step_lowest_(s, f->text, sizeof(f->text)) < 0) { return train_step_find_in_sums_(s, f); }
+    if (train_step_lowest(s, f->text, sizeof(f->text)) < 0) { return train_step_find_in_sums_(s, f); }
     f->weights = strstr(f->text, "weights: ") != NULL;
     f->again = 1;
     return STATUS_OK;

@@ -226,9 +226,9 @@ static inline int stdout_flush(int* failed) {
 }
 
 // ----------------------------------------------------------------------------
-// main.jsonl in the run's folder, and --log-json: a run as JSON lines, for plot_run.py and other programs. A line is an object and
-// is written whole; a number that is not finite is null. Every object has a "time", in seconds since 1970, and a "step", which
-// counts as in main.log:
+// main.jsonl in the run's folder, and --log-json: a run as JSON lines, for plot_run.py and other programs. A line is an object
+// and is written whole; a number that is not finite is null. Every object has a "time", in seconds since 1970, and a "step",
+// which counts as in main.log:
 //
 //     {"time":..., "step":0, "event":"start", "run":"<id>", "program":..., "steps":..., "settings":{"--seed":"42", ...}}
 //     {"time":..., "step":0, "loss":..., "norm":..., "lr":..., "ms":..., "tokens_per_second":..., "mfu":..., "memory":..., ...}
@@ -237,7 +237,7 @@ static inline int stdout_flush(int* failed) {
 //     {"time":..., "step":40, "event":"end", "exit_code":0}
 //
 // A file is appended to. A resumed run logs "event":"resume" with the checkpoint's step: earlier lines of that and later steps
-// belong to steps that are repeated. A full disk is treated as in logger.h. Only rank 0 has a log.
+// belong to steps that are repeated. A full disk is treated as above. Only rank 0 has a log.
 
 typedef struct {
     Logger out; // --log-json's

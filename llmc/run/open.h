@@ -48,17 +48,6 @@ static inline void trainer_note_llmc_(Options* o) {
     }
 }
 
-// Says that a run without -o keeps nothing, and which flags have no effect there. A plan keeps nothing anyway.
-static inline void trainer_note_unkept_(Options* o) {
-    char every[32] = "";
-    if (o->checkpoint_every > 0) { snprintf(every, sizeof(every), "-n %d ", o->checkpoint_every); }
-    if (!o->plan || every[0] != '\0' || o->overwrite) {
-        printf("note: %s%swithout -o FOLDER: nothing of this run is kept, no checkpoint and no main.log\n", every,
-               o->overwrite ? "--overwrite " : "");
-    }
-    o->checkpoint_every = 0;
-}
-
 // Checks the options against each other; cli_parse has checked each flag by itself.
 static inline void trainer_check_options(Options* o, int processes) {
     if (o->batch != CLI_AUTO) { trainer_check_batch_(o, processes); }
@@ -75,7 +64,9 @@ static inline void trainer_check_options(Options* o, int processes) {
     const struct {
         int unused, index;
         const char* where;
-    } flags[] = {{o->checkpoints_keep > 0 && o->checkpoint_every == 0, CLI_INDEX_checkpoints_keep, "without -n"},
+    } flags[] = {{o->output_dir == NULL && o->checkpoint_every > 0, CLI_INDEX_checkpoint_every, "without -o"},
+                 {o->output_dir == NULL && o->overwrite, CLI_INDEX_overwrite, "without -o"},
+                 {o->checkpoints_keep > 0 && o->checkpoint_every == 0, CLI_INDEX_checkpoints_keep, "without -n"},
                  {o->resume_anyway && !o->resume, CLI_INDEX_resume_anyway, "without -y 1"},
                  {o->max_skips != cli_default_options.max_skips && strcmp(o->non_finite, "skip") != 0,
                   CLI_INDEX_max_skips, "without --non-finite skip"},
@@ -84,7 +75,10 @@ static inline void trainer_check_options(Options* o, int processes) {
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
         if (flags[i].unused) { trainer_note_unused_(o, &cli_flags[flags[i].index], flags[i].where); }
     }
-    if (o->output_dir == NULL) { trainer_note_unkept_(o); }
+    if (o->output_dir == NULL && !o->plan) {
+        printf("note: without -o FOLDER: nothing of this run is kept, no checkpoint and no main.log\n");
+    }
+    if (o->output_dir == NULL) { o->checkpoint_every = 0; }
     trainer_note_llmc_(o);
     if (o->overfit) { o->train_data = o->val_data; }
 }
@@ -275,10 +269,6 @@ static inline void trainer_plan_(Trainer* t, GPT2Config config) {
     if (!o->plan) { run_plan_check(&t->plan, o); }
 }
 
-// A run that ends with an error still finishes a save in progress.
-static CheckpointWriter* trainer_writer_;
-static inline void trainer_finish_save_(void) { checkpoint_writer_wait(trainer_writer_); }
-
 // Opens the checkpoint writer. Without -n only signals request checkpoints, which need no snapshot.
 NOINLINE void trainer_open_writer_(Trainer* t) {
     const Options* o = &t->options;
@@ -289,8 +279,6 @@ NOINLINE void trainer_open_writer_(Trainer* t) {
     s.newest = t->start.step;
     run_plan_note_snapshot(&t->plan, o);
     checkpoint_writer_open(&t->writer, t->model, s);
-    trainer_writer_ = &t->writer;
-    atexit(trainer_finish_save_);
 }
 
 // The tokenizer of the run: --tokenizer, or that of the weights, if they have one of their own.
@@ -377,9 +365,12 @@ static inline int trainer_print_plan_(const Trainer* t) {
     return code;
 }
 
-// The locked folder, unlocked at exit
-static RunFolder* trainer_locked_;
-static inline void trainer_unlock_(void) { run_folder_unlock(trainer_locked_); }
+// At exit, also after an error: finishes a save in progress, and unlocks the folder.
+static Trainer* trainer_opened_;
+static inline void trainer_at_exit_(void) {
+    checkpoint_writer_wait(&trainer_opened_->writer);
+    run_folder_unlock(&trainer_opened_->start.folder);
+}
 
 // Selects the process's GPU and sets up the agreement with the others.
 static inline void trainer_begin_(Trainer* t) {
@@ -425,8 +416,8 @@ static inline void trainer_open(Trainer* t) {
     trainer_begin_(t);
     check(gpt2_prepare_threads());
     t->start.folder.lock = -1;
-    trainer_locked_ = &t->start.folder;
-    atexit(trainer_unlock_);
+    trainer_opened_ = t;
+    atexit(trainer_at_exit_);
     run_start_open(&t->start, o, t->comm);
     trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
     trainer_find_hellaswag_(t);
@@ -449,7 +440,7 @@ static inline void trainer_open(Trainer* t) {
     outlier_init(&t->outliers.grad_norm);
     if (t->resumed) {
         t->train.other_data = o->resume_anyway && t->start.before.data != t->start.identity.data;
-        run_start_check(&t->start, checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step));
+        check(checkpoint_read(t->model, &t->train, &t->outliers, o->output_dir, t->first_step));
     }
     trainer_begin_folder_(t);
     trainer_keep_tokenizer_(t);

@@ -234,40 +234,38 @@ static inline void run_plan_print_row_(const char* name, size_t bytes, const cha
     print_table_row(name, "%12.1f MiB%s%s", plan_mib(bytes), note[0] ? "   " : "", note);
 }
 
-static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory) {
+// The rows of a kind of memory, with its peak and, where that is known, the memory available
+static inline void run_plan_print_memory_(const RunPlan* p, PlanMemory memory, const char* kind, size_t available,
+                                          const char* note) {
+    char name[64];
+    snprintf(name, sizeof(name), "%s memory", kind);
+    print_table_row(name, "%s", "");
+    print_table_line();
     for (int i = 0; i < NUM_PLAN_ROWS; i++) {
         const PlanRow* r = &p->plan.rows[i];
         if (r->memory != memory || r->bytes == 0) { continue; }
         run_plan_print_row_(r->name, r->bytes, "");
         for (int a = 0; i == PLAN_ACTIVATIONS && a < NUM_ACTIVATION_TENSORS; a++) {
-            char name[64];
             snprintf(name, sizeof(name), "  %s", p->plan.activations[a].name);
             if (p->plan.activations[a].bytes > 0) { run_plan_print_row_(name, p->plan.activations[a].bytes, ""); }
         }
     }
+    print_table_line();
+    snprintf(name, sizeof(name), "%s peak", kind);
+    run_plan_print_row_(name, plan_bytes(&p->plan, memory), "");
+    snprintf(name, sizeof(name), "%s available", kind);
+    if (available > 0) { run_plan_print_row_(name, available, note); }
+    print_table_line();
 }
 
-// Rows of both kinds of memory, each with its peak and the memory available
 static inline void run_plan_print_memories(const RunPlan* p) {
     const GPT2Memory* m = &p->memory;
     if (plan_bytes(&p->plan, PLAN_DEVICE) > 0) {
-        print_table_row("GPU memory", "%s", "");
-        print_table_line();
-        run_plan_print_memory_(p, PLAN_DEVICE);
-        print_table_line();
-        run_plan_print_row_("GPU peak", plan_bytes(&p->plan, PLAN_DEVICE), "");
-        if (m->has_device) {
-            run_plan_print_row_("GPU available", m->device_free, plan_fits_device(&p->plan, m) ? "" : "too little");
-        }
-        print_table_line();
+        run_plan_print_memory_(p, PLAN_DEVICE, "GPU", m->has_device ? m->device_free : 0,
+                               plan_fits_device(&p->plan, m) ? "" : "too little");
     }
-    print_table_row("host memory", "%s", "");
-    print_table_line();
-    run_plan_print_memory_(p, PLAN_HOST);
-    print_table_line();
-    run_plan_print_row_("host peak", plan_bytes(&p->plan, PLAN_HOST), "");
-    run_plan_print_row_("host available", m->host_free, plan_fits_host(&p->plan, m) ? m->host_limit : "too little");
-    print_table_line();
+    run_plan_print_memory_(p, PLAN_HOST, "host", m->host_free,
+                           plan_fits_host(&p->plan, m) ? m->host_limit : "too little");
 }
 
 // The largest number of checkpoints on the disk: those kept by -nk and -nm, and the one being written

@@ -103,14 +103,15 @@ static inline void trainer_stop_(Trainer* t, int step, int number) {
     trainer_keep_line(t);
     if (step == t->first_step) {
         printf("stopped by %s before the first step: nothing to save\n", signals_name(number));
-    } else if (o->output_dir == NULL) {
-        printf("stopped by %s after step %d/%d; nothing is saved: there is no -o\n", signals_name(number), step,
-               t->num_steps);
+        return;
+    }
+    printf("stopped by %s after step %d/%d", signals_name(number), step, t->num_steps);
+    if (o->output_dir == NULL) {
+        printf("; nothing is saved: there is no -o\n");
     } else if (t->writer.result != CHECKPOINT_SAVED) {
-        printf("stopped by %s after step %d/%d, which is not saved\n", signals_name(number), step, t->num_steps);
+        printf(", which is not saved\n");
     } else {
-        printf("stopped by %s after step %d/%d; -o %s -y 1 continues from there\n", signals_name(number), step,
-               t->num_steps, o->output_dir);
+        printf("; -o %s -y 1 continues from there\n", o->output_dir);
     }
 }
 

@@ -479,8 +479,8 @@ check "-u above -x" notes "-u 5 is above the run's 1 steps: the learning rate en
 check "-u as long as the run" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
 check "it has no note" without_note "$dir/stdout"
 check "-nk without -n" notes "-nk 3 has no effect without -n" "${short[@]}" -nk 3
-check "-n without -o" notes "-n 5 without -o FOLDER: nothing of this run is kept" "${short[@]}" -n 5 -nk 3
-check "--overwrite without -o" notes "--overwrite without -o FOLDER: nothing of this run is kept" "${short[@]}" --overwrite
+check "-n without -o" notes "-n 5 has no effect without -o" "${short[@]}" -n 5 -nk 3
+check "--overwrite without -o" notes "--overwrite 1 has no effect without -o" "${short[@]}" --overwrite
 check "a run without -o ends" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
 check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOLDER: nothing of this run is kept' "$dir/stdout")" -eq 1
 check "at the start" grep -q '^note: without -o' <(sed '/^val loss\|^step /,$d' "$dir/stdout")
