@@ -709,13 +709,12 @@ const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == N
 // ----------------------------------------------------------------------------
 // Finding faults
 
-static void gpt2_scan(void* first, const void* data, size_t count, size_t element, unsigned index) {
-    (void)element; // all numbers are floats
-    if (index < *(unsigned*)first && !all_finite((const float*)data, count)) { *(unsigned*)first = index; }
+static int gpt2_scan(void* context, const void* data, size_t count, size_t element) {
+    (void)context, (void)element; // all numbers are floats
+    return !all_finite((const float*)data, count);
 }
 
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
-    unsigned first = UINT_MAX;
     TensorSearch s = {.info = &model->info,
                       .layout = &model->layout,
                       .acts_table = model->plan.activations,
@@ -724,13 +723,10 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
                       .last_pass = model->last_pass,
                       .loss = &model->info.mean_loss,
                       .norm = &model->info.grad_norm,
-                      .scan = gpt2_scan,
-                      .context = &first};
+                      .scan = gpt2_scan};
     status_clear();
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
-    tensor_search(&s);
-    text[0] = '\0';
-    if (first != UINT_MAX) { tensor_search_name(&s, first, text, size); }
+    tensor_search(&s, text, size);
     return STATUS_OK;
 }
 

@@ -1272,14 +1272,16 @@ const char* gpt2_snapshot_place(const GPT2* model) {
 // ----------------------------------------------------------------------------
 // Finding faults
 
-static void gpt2_scan(void* context, const void* data, size_t count, size_t element, unsigned index) {
+static int gpt2_scan(void* context, const void* data, size_t count, size_t element) {
     GPT2* model = (GPT2*)context;
     unsigned* first = &model->scalars->first_non_finite;
+    cuda_try(cudaMemsetAsync(first, 0xff, sizeof(unsigned), model->stream));
     if (element == sizeof(float)) {
-        find_non_finite(first, index, (const float*)data, count, model->stream);
+        find_non_finite(first, 0, (const float*)data, count, model->stream);
     } else {
-        find_non_finite(first, index, (const floatX*)data, count, model->stream);
+        find_non_finite(first, 0, (const floatX*)data, count, model->stream);
     }
+    return gpt2_read_scalars(model) != STATUS_OK || model->scalars_host->first_non_finite == 0;
 }
 
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
@@ -1291,19 +1293,14 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     s.loss = &model->scalars->loss, s.norm = &model->scalars->norm;
     s.scan = gpt2_scan, s.context = model;
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
-    text[0] = '\0';
     gpt2_wait_weights(model);
     if (model->last_pass == PASS_FORWARD || model->last_pass == PASS_VALIDATE) { // the logits, too
         matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
                        model->last_B * model->last_T, model->info.config.channels,
                        model->info.config.padded_vocab_size);
     }
-    cuda_try(cudaMemsetAsync(&model->scalars->first_non_finite, 0xff, sizeof(unsigned), model->stream));
-    tensor_search(&s);
-    TRY(gpt2_read_scalars(model));
-    unsigned first = model->scalars_host->first_non_finite;
-    if (first != UINT_MAX) { tensor_search_name(&s, first, text, size); }
-    return STATUS_OK;
+    tensor_search(&s, text, size);
+    return status_now();
 }
 
 Status gpt2_gradient_digest(GPT2* model, uint64_t* digest) {
