@@ -2,7 +2,7 @@
 The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
 This file is the model: forward, backward, update, the training loop, and then what they rest on: exchange between processes,
-memory, copies. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu, one header per layer. No two
+memory, copies. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu. No two
 threads add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives the
 same bits for any number of threads and, where it is a power of two, of processes.
 The parts of the loop are in llmc/run, which the GPU trainer shares.
@@ -12,13 +12,9 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 #include "llmc/model/gpt2_machine.h"
 #include "llmc/comm/comm.h"
 #include "llmc/base/cpu_check.h"
+#include "llmc/cpu/layers.h"
 #include "llmc/cpu/matmul.h"
-#include "llmc/cpu/encoder.h"
-#include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/attention.h"
-#include "llmc/cpu/gelu.h"
-#include "llmc/cpu/classifier.h"
-#include "llmc/cpu/adamw.h"
 #include "llmc/cpu/doctor.h"
 #include "llmc/cpu/numbers.h"
 #include "llmc/model/grad_clip.h"
@@ -760,13 +756,6 @@ double gpt2_peak_flops(const GPT2* model) {
     return 0.0;
 }
 
-#ifdef USE_CBLAS
-static const char* const gemm_name = "CBLAS";
-char* openblas_get_config(void) __attribute__((weak)); // its version and kernels; other libraries have none
-#else
-static const char* const gemm_name = "our own";
-#endif
-
 #if defined(__clang__)
 #define COMPILER "clang", __clang_major__, __clang_minor__, __clang_patchlevel__
 #else
@@ -782,11 +771,7 @@ Status gpt2_numerics(GPT2Numerics* n, GPT2Config config, GPT2Settings settings, 
     (void)config, (void)settings, (void)B, (void)T;
     memset(n, 0, sizeof(*n));
     strcpy(n->precision, "fp32");
-    strcpy(n->gemm, gemm_name);
-#ifdef USE_CBLAS
-    snprintf(n->gemm_library, sizeof(n->gemm_library), "%s, %d threads", // by which it divides its sums
-             openblas_get_config != NULL ? openblas_get_config() : "CBLAS", cpu_threads());
-#endif
+    strcpy(n->gemm, "our own");
     strcpy(n->attention, "flash2 forward, flash2 backward");
     snprintf(n->compiler, sizeof(n->compiler), "%s %d.%d.%d, " MULTIPLY_ADD, COMPILER);
     snprintf(n->device, sizeof(n->device), "CPU, vectors of %d floats", LANES);

@@ -13,9 +13,6 @@ pass computes them again from qkv, l and m. Tiles above the diagonal are skipped
 #ifndef LLMC_CPU_ATTENTION_H
 #define LLMC_CPU_ATTENTION_H
 
-#include <math.h>
-
-#include "scratch.h"
 #include "vector.h"
 
 // A tile is stored transposed, keys in rows and queries along the vector lanes. So the maximum and the sum over keys are
@@ -108,9 +105,8 @@ static inline void attention_forward_block(float* out, float* l, float* m, const
     }
 
     for (size_t x = 0; x * LANES < rows; x++) {
-        size_t lanes = rows - x * LANES < LANES ? rows - x * LANES : LANES;
-        vec_store_first(l + i0 + x * LANES, l_i[x], lanes);
-        vec_store_first(m + i0 + x * LANES, m_i[x], lanes);
+        vec_store_first(l + i0 + x * LANES, l_i[x], rows - x * LANES);
+        vec_store_first(m + i0 + x * LANES, m_i[x], rows - x * LANES);
     }
     for (size_t i = 0; i < rows; i++) {
         float inverse = 1.0f / l[i0 + i];

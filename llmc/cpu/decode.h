@@ -12,7 +12,7 @@ operands lie as its tiles read them, along the channels: nothing is packed.
 #define LLMC_CPU_DECODE_H
 
 #include "attention.h"
-#include "gelu.h"
+#include "layers.h"
 
 // ----------------------------------------------------------------------------
 // The linear layer
@@ -102,12 +102,12 @@ ALWAYS_INLINE void linear_tiles_(float* sums, const float* inp, const float* wei
 static inline void linear_finish_(const Linear* x, const float* sums, size_t r, size_t first, size_t outs) {
     size_t out_row = x->out_rows ? (size_t)x->out_rows[r] : r;
     for (size_t o = 0; o < outs; o += LANES) {
-        size_t lanes = outs - o < LANES ? outs - o : LANES, at = first + o;
+        size_t left = outs - o, at = first + o;
         vec y = vec_load(sums + o);
-        if (x->bias != NULL) { y += vec_load_first(x->bias + at, lanes, 0.0f); }
-        if (x->residual != NULL) { y += vec_load_first(x->residual + r * x->OC + at, lanes, 0.0f); }
+        if (x->bias != NULL) { y += vec_load_first(x->bias + at, left, 0.0f); }
+        if (x->residual != NULL) { y += vec_load_first(x->residual + r * x->OC + at, left, 0.0f); }
         if (x->gelu) { y = y * gelu_sigmoid(y); }
-        vec_store_first(x->out + out_row * x->OC + at, y, lanes);
+        vec_store_first(x->out + out_row * x->OC + at, y, left);
     }
 }
 

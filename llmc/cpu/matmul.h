@@ -9,17 +9,12 @@ c is cut into blocks, one task of one thread each. A task loops over K in steps 
 of a into panels of TILE_ROWS rows, which stay in the second-level cache. Then it packs b, one panel of TILE_COLS columns
 at a time, and multiplies that panel by every panel of a while it is in the first-level cache (Goto and van de Geijn,
 "Anatomy of High-Performance Matrix Multiplication", 2008). The sum of an element of c has one order, whatever the blocks
-and the number of threads: same inputs, same bits. With USE_CBLAS, cblas_sgemm does it all.
+and the number of threads: same inputs, same bits.
 */
 #ifndef LLMC_CPU_MATMUL_H
 #define LLMC_CPU_MATMUL_H
 
-#include "scratch.h"
 #include "vector.h"
-
-#ifdef USE_CBLAS
-#include <cblas.h>
-#endif
 
 enum {
     TILE_COLS = TILE_VECTORS * LANES,
@@ -122,20 +117,6 @@ static inline void matmul_block(float* c, const float* base, const float* bias, 
 // c (M,N) = base (M,N) + bias (N) + a (M,K) b (K,N). base and bias may be NULL; base may be c.
 static inline void matmul(float* c, const float* base, const float* bias, MatmulOperand a, MatmulOperand b, size_t M,
                           size_t N, size_t K) {
-#ifdef USE_CBLAS
-    if (base != c || bias != NULL) {
-#pragma omp parallel for
-        for (size_t i = 0; i < M; i++) {
-            for (size_t j = 0; j < N; j++) { c[i * N + j] = (base ? base[i * N + j] : 0.0f) + (bias ? bias[j] : 0.0f); }
-        }
-    }
-    CBLAS_TRANSPOSE a_order = a.k_stride == 1 ? CblasNoTrans : CblasTrans;
-    CBLAS_TRANSPOSE b_order = b.k_stride == 1 ? CblasTrans : CblasNoTrans;
-    size_t lda = a.k_stride == 1 ? a.outer_stride : a.k_stride;
-    size_t ldb = b.k_stride == 1 ? b.outer_stride : b.k_stride;
-    cblas_sgemm(CblasRowMajor, a_order, b_order, (int)M, (int)N, (int)K, 1.0f, a.data, (int)lda, b.data, (int)ldb,
-                base || bias ? 1.0f : 0.0f, c, (int)N);
-#else
     // Blocks as large as the caches allow, but at least two per thread where the GEMM is large enough.
     size_t block_rows = BLOCK_ROWS, block_cols = BLOCK_COLS, wanted = 2 * (size_t)cpu_threads();
     while (block_cols > 2 * TILE_COLS && CEIL_DIV(M, block_rows) * CEIL_DIV(N, block_cols) < wanted) {
@@ -152,7 +133,6 @@ static inline void matmul(float* c, const float* base, const float* bias, Matmul
             matmul_block(c, base, bias, a, b, N, K, row, col, rows, cols);
         }
     }
-#endif
 }
 
 // ----------------------------------------------------------------------------

@@ -1,18 +1,53 @@
 /*
-Operations of the CPU trainer on all elements of a tensor: check that each is finite, digest, copy.
+What the CPU trainer does with all elements of its parameters: AdamW, the sums of squares for the norm of the gradients, the
+check that each is finite, a digest, copies.
 */
 #ifndef LLMC_CPU_NUMBERS_H
 #define LLMC_CPU_NUMBERS_H
 
-#include <math.h>
-#include <string.h>
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#include <float.h>
 
 #include "vector.h"
 #include "llmc/model/gradient_digest.h"
+#include "llmc/model/parameter_layout.h"
+
+// One step of AdamW (Loshchilov and Hutter 2019) for n parameters; m and v are their first and second moments, t counts steps from 1. Returns how many stayed as
+// they were, with their moments, because the new value or second moment is not finite.
+//
+//     g = grad_scale grad,   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+//     param -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay param)
+static inline size_t adamw_update(float* params, float* m, float* v, const float* grads, size_t n, float lr,
+                                  float beta1, float beta2, float eps, float weight_decay, float grad_scale, int t) {
+    float m_scale = (float)(1.0 / (1.0 - pow((double)beta1, t)));
+    float v_scale = (float)(1.0 / (1.0 - pow((double)beta2, t)));
+    size_t kept = 0;
+    if (n == 0) { return 0; }
+#pragma omp parallel for simd schedule(dynamic, 1 << 14) reduction(+ : kept)
+    for (size_t i = 0; i < n; i++) {
+        float g = grad_scale * grads[i];
+        float m_i = beta1 * m[i] + (1.0f - beta1) * g;
+        float v_i = beta2 * v[i] + (1.0f - beta2) * g * g;
+        float param = params[i] - lr * (m_i * m_scale / (sqrtf(v_i * v_scale) + eps) + weight_decay * params[i]);
+        int finite = fabsf(param) <= FLT_MAX && v_i <= FLT_MAX; // if the first moment is not finite, nor is the weight
+        m[i] = finite ? m_i : m[i];
+        v[i] = finite ? v_i : v[i];
+        params[i] = finite ? param : params[i];
+        kept += finite ? 0 : 1;
+    }
+    return kept;
+}
+
+// sums[b] = the sum of x^2 over block b of LAYOUT_BLOCK elements, in fp64. The same bits for any number of threads.
+static inline void square_blocks(double* sums, const float* x, size_t blocks) {
+#pragma omp parallel for schedule(dynamic)
+    for (size_t b = 0; b < blocks; b++) {
+        const float* block = x + b * LAYOUT_BLOCK;
+        double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+        for (size_t i = 0; i < LAYOUT_BLOCK; i++) { sum += (double)block[i] * (double)block[i]; }
+        sums[b] = sum;
+    }
+}
 
 typedef union { // clang does not make vectors of a loop that looks at bits by memcpy
     float number;
@@ -41,29 +76,12 @@ static inline uint64_t float_digest(const float* x, size_t n) {
     return sum;
 }
 
-// memcpy by non-temporal stores, where the machine has them: they do not read the lines that they overwrite. `to` and `from` do
-// not overlap; what is not a whole, aligned line of 64 bytes is copied by memcpy.
-static inline void copy_stream_(char* to, const char* from, size_t bytes) {
-    size_t done = 0;
-#ifdef __SSE2__
-    if ((uintptr_t)to % 64 == 0) {
-        for (; done + 64 <= bytes; done += 64) {
-            for (size_t i = done; i < done + 64; i += 16) {
-                _mm_stream_si128((__m128i*)(void*)(to + i), _mm_loadu_si128((const __m128i*)(const void*)(from + i)));
-            }
-        }
-        _mm_sfence(); // other threads see these stores in order with later ones
-    }
-#endif
-    memcpy(to + done, from + done, bytes - done);
-}
-
 // memcpy by all threads
 static inline void parallel_copy(void* to, const void* from, size_t bytes) {
     enum { COPY_BLOCK = 1 << 20 };
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < bytes; i += COPY_BLOCK) {
-        copy_stream_((char*)to + i, (const char*)from + i, bytes - i < COPY_BLOCK ? bytes - i : COPY_BLOCK);
+        memcpy((char*)to + i, (const char*)from + i, bytes - i < COPY_BLOCK ? bytes - i : COPY_BLOCK);
     }
 }
 

@@ -1,7 +1,7 @@
 /*
-What the CPU kernels are built from: a vector of floats as wide as the machine's registers, its exponential, and the
-register tile, a small GEMM whose result is held in registers. GCC and clang vector extensions only: the same source compiles
-to AVX-512, AVX, SSE and NEON.
+What the CPU kernels are built from: a vector of floats as wide as the machine's registers, its exponential, the register tile,
+a small GEMM whose result is held in registers, and scratch memory. GCC and clang vector extensions only: the same source
+compiles to AVX-512, AVX, SSE and NEON.
 
 The code relies on NaN staying NaN and on sums being added in the order written; it refuses to be compiled with
 -ffast-math. -ffp-contract=fast (fused multiply-add) is wanted: -std=c11 switches it off in GCC.
@@ -9,15 +9,14 @@ The code relies on NaN staying NaN and on sums being added in the order written;
 #ifndef LLMC_CPU_VECTOR_H
 #define LLMC_CPU_VECTOR_H
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include <math.h>
+#include <pthread.h>
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-#include "llmc/base/utils.h"
+#include "llmc/base/status.h"
 
 #ifdef __FAST_MATH__
 #error "compile without -ffast-math: NaN must stay NaN, and vec_exp() rounds by adding and subtracting a constant"
@@ -62,13 +61,20 @@ ALWAYS_INLINE vec vec_load(const float* p) { return *(const vec_unaligned*)p; }
 ALWAYS_INLINE void vec_store(float* p, vec x) { *(vec_unaligned*)p = x; }
 ALWAYS_INLINE vec vec_set(float x) { return x - (vec){0}; } // x in every lane
 
-// The first n floats of p, and `fill` in the other lanes.
-static inline vec vec_load_first(const float* p, size_t n, float fill) {
+// The first n floats of p, and `fill` in the other lanes, if there are any.
+ALWAYS_INLINE vec vec_load_first(const float* p, size_t n, float fill) {
+    if (n >= LANES) { return vec_load(p); }
     vec x = vec_set(fill);
     memcpy(&x, p, n * sizeof(float));
     return x;
 }
-static inline void vec_store_first(float* p, vec x, size_t n) { memcpy(p, &x, n * sizeof(float)); }
+ALWAYS_INLINE void vec_store_first(float* p, vec x, size_t n) {
+    if (n >= LANES) {
+        vec_store(p, x);
+    } else {
+        memcpy(p, &x, n * sizeof(float));
+    }
+}
 
 // a in the lanes where the mask is all ones, b where it is zero. Comparisons of vectors give such masks.
 ALWAYS_INLINE vec vec_select(vec_bits mask, vec a, vec b) {
@@ -223,6 +229,68 @@ ALWAYS_INLINE void register_tile(float* c, const float* base, size_t ldc, const 
     } else {
         register_tile_(c, base, ldc, bias, a, a_row, a_k, b, ldb, K, rows, vectors);
     }
+}
+
+// ----------------------------------------------------------------------------
+// Scratch memory of the kernels: one block a thread, from the heap. Large arrays on the stack, or in static thread-local memory,
+// which is taken from the stack, overflow where stacks are small (ulimit -s, OMP_STACKSIZE), and a frame that is larger than the
+// guard page may then write to other memory without a crash.
+//
+// A kernel's scratch holds nothing from one call to the next, and kernels that use it do not call each other.
+
+enum { CPU_SCRATCH_FLOATS = 1 << 18 }; // 1 MiB, of which only what a kernel touches takes memory
+
+static _Thread_local float* cpu_scratch_;
+static pthread_key_t cpu_scratch_key_; // frees a thread's block when the thread ends
+static pthread_once_t cpu_scratch_once_ = PTHREAD_ONCE_INIT;
+
+static inline void cpu_scratch_create_key_(void) {
+    if (pthread_key_create(&cpu_scratch_key_, free) != 0) { fatal("no key for thread-local memory"); }
+}
+
+// This thread's block, aligned to 64 bytes; NULL if there is no memory.
+static inline float* cpu_scratch_get_(void) {
+    if (cpu_scratch_ == NULL) {
+        pthread_once(&cpu_scratch_once_, cpu_scratch_create_key_);
+        cpu_scratch_ = (float*)aligned_alloc(64, CPU_SCRATCH_FLOATS * sizeof(float));
+        pthread_setspecific(cpu_scratch_key_, cpu_scratch_);
+    }
+    return cpu_scratch_;
+}
+
+// The same, for kernels: ends the program where cpu_threads_prepare was not called and there is no memory.
+static inline float* cpu_scratch(void) {
+    float* scratch = cpu_scratch_get_();
+    if (scratch == NULL) { fatal("no memory for a thread's scratch, %zu bytes", CPU_SCRATCH_FLOATS * sizeof(float)); }
+    return scratch;
+}
+
+enum { KERNEL_STACK = 64 << 10 }; // bytes that a thread of a kernel needs
+
+// Bytes of this thread's stack; SIZE_MAX if the system does not say.
+static inline size_t thread_stack_(void) {
+    pthread_attr_t attributes;
+    size_t size = SIZE_MAX;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) { return SIZE_MAX; }
+    pthread_attr_getstacksize(&attributes, &size);
+    pthread_attr_destroy(&attributes);
+    return size;
+}
+
+// Allocates the scratch of all threads that will run kernels. An error if there is no memory, or if a stack is too small, as
+// with OMP_STACKSIZE=16k.
+static inline Status cpu_threads_prepare(void) {
+    int missing = 0;
+    size_t least = SIZE_MAX;
+#pragma omp parallel reduction(| : missing) reduction(min : least)
+    {
+        missing = cpu_scratch_get_() == NULL;
+        least = thread_stack_();
+    }
+    if (missing) { return status_fail("no memory for scratch of %d KiB a thread", CPU_SCRATCH_FLOATS / 256); }
+    if (least >= KERNEL_STACK) { return STATUS_OK; }
+    return status_fail("a thread's stack has %zu KiB, and %d are needed; unset OMP_STACKSIZE and GOMP_STACKSIZE",
+                       least >> 10, KERNEL_STACK >> 10);
 }
 
 #endif

@@ -178,7 +178,7 @@ void gpt2_set_local(GPT2* model, int local);
 // With NULL it waits for neither: gpt2_update needs neither on the host, and gpt2_wait_update returns after both are known.
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
-// One AdamW step (adamw.cuh, cpu/adamw.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
+// One AdamW step (adamw.cuh, cpu/numbers.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
 // (gpt2_grad_norm) exceeds grad_clip are scaled down to it; 0: no clipping. A process updates its shard, and receives the other
 // shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
 // (gpt2_grad_norm) is not finite, all weights and moments are left unchanged; on the GPU without the host. A single weight

@@ -4,12 +4,8 @@
 // ||expected||. A sum of K fp32 terms errs by about sqrt(K) 2^-24 (see reference_test.h); the longest here have K =
 // 400, 1.2e-6, and pass through at most three sums and an exponential: 1e-5 leaves room for both and catches any
 // wrong term.
-#include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention.h"
-#include "llmc/cpu/classifier.h"
-#include "llmc/cpu/encoder.h"
-#include "llmc/cpu/gelu.h"
-#include "llmc/cpu/layernorm.h"
+#include "llmc/cpu/layers.h"
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/numbers.h"
 #include "dev/test/fixtures/unit.h"
