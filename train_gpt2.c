@@ -9,7 +9,7 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 */
 #include <sys/mman.h>
 
-#include "llmc/model/gpt2_machine.h"
+#include "llmc/model/gpt2_model.h"
 #include "llmc/comm/comm.h"
 #include "llmc/base/cpu_check.h"
 #include "llmc/cpu/layers.h"
@@ -17,7 +17,6 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/doctor.h"
 #include "llmc/cpu/numbers.h"
-#include "llmc/model/grad_clip.h"
 #include "llmc/model/tensor_search.h"
 
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
@@ -52,8 +51,6 @@ struct GPT2 {
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
-    int last_B, last_T; // of the last forward pass
-    LastPass last_pass;
     // copies of the weights and of both moments after a step; NULL without checkpoints in the background
     void* snapshot;
     int snapshot_taken;
@@ -98,8 +95,8 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
     status_clear();
     TRY(gpt2_check_batch(&model->info, B_, T_));
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
-    model->last_B = B_, model->last_T = T_;
-    model->last_pass = PASS_FORWARD;
+    model->info.last_B = B_, model->info.last_T = T_;
+    model->info.last_pass = PASS_FORWARD;
 
     encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
     for (int i = 0; i < c.num_layers; i++) {
@@ -126,14 +123,14 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     size_t V = (size_t)model->info.config.vocab_size, Vp = (size_t)model->info.config.padded_vocab_size;
     status_clear();
-    TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
+    TRY(gpt2_check_row(&model->info, t));
     memcpy(logits, model->acts.output + (size_t)t * Vp, V * sizeof(float));
     return STATUS_OK;
 }
 
 // The mean of the losses (B,T) of the last batch.
 static double gpt2_mean_loss(const GPT2* model) {
-    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
+    size_t BT = (size_t)model->info.last_B * (size_t)model->info.last_T;
     double sum = 0.0;
     for (size_t i = 0; i < BT; i++) { sum += (double)model->acts.losses[i]; }
     return sum / (double)BT;
@@ -148,7 +145,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     TRY(gpt2_forward(model, inputs, B, T));
     classifier(model->acts.losses, model->acts.output, targets, 0.0f, 0, BT, (size_t)c.vocab_size,
                (size_t)c.padded_vocab_size);
-    model->last_pass = PASS_VALIDATE;
+    model->info.last_pass = PASS_VALIDATE;
     *loss = (float)gpt2_mean_loss(model);
     return STATUS_OK;
 }
@@ -197,7 +194,7 @@ static void gpt2_backward_pass(GPT2* model, float* grads, const int* inputs, int
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
     ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0), g = gpt2_layer_tensors(model, grads, 0);
-    size_t B = (size_t)model->last_B, T = (size_t)model->last_T, BT = B * T, C = (size_t)c.channels;
+    size_t B = (size_t)model->info.last_B, T = (size_t)model->info.last_T, BT = B * T, C = (size_t)c.channels;
     size_t Vp = (size_t)c.padded_vocab_size;
     matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
     matmul_backward_input(a.dbtc, a.output, p.wte, BT, C, Vp);
@@ -229,9 +226,9 @@ static void gpt2_add_buffers(GPT2* model, int first, int last) {
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
     GPT2Info* info = &model->info;
     ActivationTensors a = model->acts;
-    size_t BT = (size_t)model->last_B * (size_t)model->last_T;
+    size_t BT = (size_t)model->info.last_B * (size_t)model->info.last_T;
     status_clear();
-    TRY(gpt2_check_backward(info, BT, model->last_pass == PASS_BACKWARD, grad_accum_steps, micro_step));
+    TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
     int any = info->settings.sum_any;
@@ -243,7 +240,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     float dloss = 1.0f / ((float)BT * micro_batches); // the loss is a mean over tokens and micro-batches
     classifier(a.losses, a.output, targets, dloss, 1, BT, (size_t)info->config.vocab_size,
                (size_t)info->config.padded_vocab_size);
-    model->last_pass = PASS_BACKWARD;
+    model->info.last_pass = PASS_BACKWARD;
     model->micro_steps = grad_accum_steps;
     model->micro_losses[info->rank * grad_accum_steps + micro_step] = (float)gpt2_mean_loss(model);
     gpt2_backward_pass(model, gpt2_buffer(model, leaf.buffer), inputs, leaf.accumulate);
@@ -649,10 +646,6 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     return STATUS_OK;
 }
 
-Status gpt2_get_parameters(GPT2* model, float* params) {
-    return gpt2_copy_out(model, params, GPT2_WEIGHTS, 0, gpt2_block_bytes(model, GPT2_WEIGHTS));
-}
-
 // ----------------------------------------------------------------------------
 // Snapshot
 
@@ -715,8 +708,6 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
                       .layout = &model->layout,
                       .acts_table = model->plan.activations,
                       .acts_memory = model->acts_memory,
-                      .tokens = (size_t)model->last_B * (size_t)model->last_T,
-                      .last_pass = model->last_pass,
                       .loss = &model->info.mean_loss,
                       .norm = &model->info.grad_norm,
                       .scan = gpt2_scan};

@@ -7,7 +7,7 @@ dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everythi
 floating-point sum uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU,
 share the model through llmc/exchange/buckets.cuh. The parts of the loop are in llmc/run, which the CPU trainer shares.
 */
-#include "llmc/model/gpt2_machine.h"
+#include "llmc/model/gpt2_model.h"
 #include "llmc/cuda/common.cuh"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/encoder.cuh"
@@ -78,8 +78,6 @@ struct GPT2 {
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
-    int last_B, last_T; // of the last forward pass
-    LastPass last_pass;
     // a batch on the device, and its positions sorted by token on both sides
     int *inputs, *targets;
     TokenOrder sorted, sorted_host;
@@ -169,7 +167,7 @@ static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT
 template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, const Launch& launch) {
     const GPT2Info* info = &model->info;
     matmul_begin_pass(&model->matmul);
-    if (info->settings.graphs && info->size == 1 && model->last_B == info->B && model->last_T == info->T) {
+    if (info->settings.graphs && info->size == 1 && info->last_B == info->B && info->last_T == info->T) {
         return pass_graph_run(&model->graphs, key, model->stream, launch);
     }
     launch();
@@ -235,8 +233,8 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     TRY(gpt2_check_batch(&model->info, B, T));
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     NvtxRange range("forward");
-    model->last_B = B, model->last_T = T;
-    model->last_pass = PASS_FORWARD;
+    model->info.last_B = B, model->info.last_T = T;
+    model->info.last_pass = PASS_FORWARD;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, model->stream));
@@ -246,7 +244,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     GPT2Config c = model->info.config;
     status_clear();
-    TRY(gpt2_check_row(t, model->last_B, model->last_T, model->last_pass == PASS_BACKWARD));
+    TRY(gpt2_check_row(&model->info, t));
     NvtxRange range("logits");
     matmul_logits(&model->matmul, model->logits_row, model->acts.lnf + (size_t)t * c.channels, model->params.wte, 1,
                   c.channels, c.padded_vocab_size);
@@ -262,7 +260,8 @@ constexpr int EVALUATION_ROWS = 1024; // of fp32 logits at a time
 static void gpt2_losses(GPT2* model) {
     const GPT2Info* info = &model->info;
     ActivationTensors a = model->acts;
-    const int BT = model->last_B * model->last_T, C = info->config.channels, Vp = info->config.padded_vocab_size;
+    const int BT = model->info.last_B * model->info.last_T, C = info->config.channels,
+              Vp = info->config.padded_vocab_size;
     const size_t room = (size_t)info->B * info->T * sizeof(floatX) / sizeof(float); // rows
     const int rows = room > EVALUATION_ROWS ? EVALUATION_ROWS : room > 0 ? (int)room : 1;
     float* logits = room > 0 ? (float*)a.output : model->logits_row;
@@ -282,7 +281,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_forward(model, inputs, B, T));
-    model->last_pass = PASS_VALIDATE;
+    model->info.last_pass = PASS_VALIDATE;
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
     gpt2_losses(model);
@@ -442,7 +441,7 @@ static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float
 
 // Sums the micro-batch's losses; after the last one sets loss_scale and, with one process, computes the step's loss.
 static void gpt2_sum_losses(GPT2* model, int grad_accum_steps, int micro_step) {
-    size_t BT = (size_t)model->last_B * model->last_T;
+    size_t BT = (size_t)model->info.last_B * model->info.last_T;
     sum_losses(&model->micro_losses[micro_step], model->acts.losses, BT, model->stream);
     if (micro_step < grad_accum_steps - 1) { return; }
     int processes = gpt2_shares(model) ? model->info.size : 1;
@@ -470,15 +469,15 @@ static void gpt2_backward_layers(GPT2* model, float* dwte, int accumulate, float
 
 Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
     GPT2Info* info = &model->info;
-    int B = model->last_B, T = model->last_T, BT = B * T, last = micro_step == grad_accum_steps - 1;
+    int B = model->info.last_B, T = model->info.last_T, BT = B * T, last = micro_step == grad_accum_steps - 1;
     cudaStream_t stream = model->stream;
     status_clear();
-    TRY(gpt2_check_backward(info, BT, model->last_pass == PASS_BACKWARD, grad_accum_steps, micro_step));
+    TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
     TRY(gpt2_check_scratch(model, B, T));
     NvtxRange range("backward");
-    model->last_pass = PASS_BACKWARD;
+    model->info.last_pass = PASS_BACKWARD;
     if (micro_step == 0) {
         cuda_try(cudaMemsetAsync(model->scalars, 0, 2 * sizeof(float), stream)); // loss and norm
     }
@@ -1202,25 +1201,6 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     return status_now();
 }
 
-Status gpt2_get_parameters(GPT2* model, float* params) {
-    size_t n = model->info.num_parameters;
-    if (sizeof(floatX) == sizeof(float)) { return gpt2_copy_out(model, params, GPT2_WEIGHTS, 0, n * sizeof(float)); }
-    status_clear();
-    float* staging = cast_alloc(model);
-    TRY(status_now());
-    cuda_try(cudaDeviceSynchronize());
-    for (size_t i = 0, most; i < n && status_now() == STATUS_OK; i += most) {
-        LayoutRun run = layout_run(&model->layout, i, n - i < CAST_ELEMENTS ? n - i : CAST_ELEMENTS);
-        most = run.count;
-        cast_to_fp32(staging, model->params_memory + run.offset, run.count, model->stream);
-        cuda_try(
-            cudaMemcpyAsync(params + i, staging, run.count * sizeof(float), cudaMemcpyDeviceToHost, model->stream));
-    }
-    cuda_try(cudaDeviceSynchronize());
-    cuda_try(cudaFree(staging));
-    return status_now();
-}
-
 // ----------------------------------------------------------------------------
 // Snapshot
 
@@ -1289,14 +1269,13 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     status_clear();
     s.info = &model->info, s.layout = &model->layout, s.acts_table = model->plan.activations,
     s.acts_memory = model->acts_memory;
-    s.tokens = (size_t)model->last_B * model->last_T, s.last_pass = model->last_pass;
     s.loss = &model->scalars->loss, s.norm = &model->scalars->norm;
     s.scan = gpt2_scan, s.context = model;
     for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
     gpt2_wait_weights(model);
-    if (model->last_pass == PASS_FORWARD || model->last_pass == PASS_VALIDATE) { // the logits, too
+    if (model->info.last_pass == PASS_FORWARD || model->info.last_pass == PASS_VALIDATE) { // the logits, too
         matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
-                       model->last_B * model->last_T, model->info.config.channels,
+                       model->info.last_B * model->info.last_T, model->info.config.channels,
                        model->info.config.padded_vocab_size);
     }
     tensor_search(&s, text, size);

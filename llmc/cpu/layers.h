@@ -6,7 +6,7 @@ are in matmul.h, attention in attention.h.
 #define LLMC_CPU_LAYERS_H
 
 #include "vector.h"
-#include "llmc/model/layernorm_epsilon.h"
+#include "llmc/model/host_device.h"
 
 // ----------------------------------------------------------------------------
 // The embedding: out (B,T,C) = wte[token] + wpe[position]. tokens (B,T), wte (Vp,C), wpe (maxT,C).

@@ -8,7 +8,7 @@ check that each is finite, a digest, copies.
 #include <float.h>
 
 #include "vector.h"
-#include "llmc/model/gradient_digest.h"
+#include "llmc/model/host_device.h"
 #include "llmc/model/parameter_layout.h"
 
 // One step of AdamW (Loshchilov and Hutter 2019) for n parameters; m and v are their first and second moments, t counts steps from 1. Returns how many stayed as
@@ -65,7 +65,7 @@ static inline int all_finite(const float* x, size_t n) {
     return !bad;
 }
 
-// The digest of n floats: gradient_digest.h
+// The digest of n floats: host_device.h
 static inline uint64_t float_digest(const float* x, size_t n) {
     uint64_t sum = 0;
 #pragma omp parallel for simd schedule(dynamic, 1 << 14) reduction(+ : sum)

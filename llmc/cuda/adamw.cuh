@@ -8,7 +8,7 @@ AdamW (Loshchilov and Hutter 2019) on fp32 moments and, where there are any, fp3
 
 #include "common.cuh"
 #include "ptx.cuh"
-#include "llmc/model/grad_clip.h"
+#include "llmc/model/host_device.h"
 
 typedef struct {
     float learning_rate, beta1, beta2, epsilon;

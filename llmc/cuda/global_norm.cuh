@@ -11,7 +11,7 @@ integer atomics, whose order does not matter.
 #define LLMC_CUDA_GLOBAL_NORM_CUH
 
 #include "common.cuh"
-#include "llmc/model/gradient_digest.h"
+#include "llmc/model/host_device.h"
 #include "llmc/model/parameter_layout.h"
 
 // The sum of x over all threads of the block, in thread 0. blockDim.x is a multiple of 32, at most 1024.
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(NON_FINITE_THREADS)
     if (threadIdx.x == 0) { atomicAdd(digest, total); }
 }
 
-// *digest, on the device, += the digest (gradient_digest.h) of the 32-bit words of x (n).
+// *digest, on the device, += the digest (host_device.h) of the 32-bit words of x (n).
 static inline void add_digest(unsigned long long* digest, const float* x, size_t n, cudaStream_t stream) {
     digest_kernel<<<non_finite_grid(n), NON_FINITE_THREADS, 0, stream>>>(digest, (const uint32_t*)x, n);
     cuda_try(cudaGetLastError());

@@ -8,7 +8,7 @@ of a precision, in matmul.cu's object. Any number of channels; wide rows take a 
 #include <limits.h>
 
 #include "layernorm.cuh"
-#include "llmc/model/layernorm_epsilon.h"
+#include "llmc/model/host_device.h"
 
 constexpr int LAYERNORM_WARPS = 4; // rows of a forward thread block: a warp each
 

@@ -12,7 +12,6 @@ runs at about memory speed.
 #define LLMC_MODEL_FINITE_CHECK_H
 
 #include "gpt2.h"
-#include "llmc/base/status.h"
 
 typedef struct {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
@@ -28,7 +27,7 @@ static inline void finite_check_begin(FiniteCheck* c, GPT2Config config, size_t 
     c->path = path;
 }
 
-// 1 if a number has all bits of the exponent set: it is infinite or no number.
+// 1 if one of `count` numbers has all bits of the exponent set: it is infinite or no number.
 static inline int finite_check_any_32_(const char* data, size_t count) {
     uint32_t bits, any = 0;
     for (size_t i = 0; i < count; i++) {
@@ -37,8 +36,9 @@ static inline int finite_check_any_32_(const char* data, size_t count) {
     }
     return any != 0;
 }
-static inline int finite_check_any_16_(const char* data, size_t count) {
+static inline int finite_check_any_(const FiniteCheck* c, const char* data, size_t count) {
     uint16_t bits, any = 0;
+    if (c->element == 4) { return finite_check_any_32_(data, count); }
     for (size_t i = 0; i < count; i++) {
         memcpy(&bits, data + 2 * i, 2);
         any = (uint16_t)(any | ((bits & 0x7f80u) == 0x7f80u));
@@ -46,30 +46,21 @@ static inline int finite_check_any_16_(const char* data, size_t count) {
     return any != 0;
 }
 
-static inline int finite_check_any_(const FiniteCheck* c, const char* data, size_t count) {
-    return c->element == 4 ? finite_check_any_32_(data, count) : finite_check_any_16_(data, count);
-}
-
 // Names parameter number `index` of the table, whose bytes are `number`.
 static inline Status finite_check_fail_(const FiniteCheck* c, size_t index, const char* number) {
     uint32_t bits = 0;
-    uint16_t half;
+    char layer[32] = "";
     int i = 0;
+    memcpy((char*)&bits + 4 - c->element, number, c->element); // a 16-bit number is the upper half of an fp32 one
     while (i < NUM_PARAMETER_TENSORS - 1 && index >= c->table[i].count) { index -= c->table[i++].count; }
-    if (c->element == 4) {
-        memcpy(&bits, number, 4);
-    } else {
-        memcpy(&half, number, 2);
-        bits = (uint32_t)half << 16;
-    }
     const GPT2Parameter* p = &c->table[i];
-    const char* value = (bits & 0x007fffffu) != 0 ? "nan" : bits >> 31 ? "-inf" : "inf";
     size_t layer_count = p->rows * p->cols;
-    if (p->layers > 1) {
-        return status_fail("%s: %s, layer %zu, element %zu is %s; no run can continue from it", c->path, p->name,
-                           index / layer_count, index % layer_count, value);
-    }
-    return status_fail("%s: %s, element %zu is %s; no run can continue from it", c->path, p->name, index, value);
+    if (p->layers > 1) { snprintf(layer, sizeof(layer), ", layer %zu", index / layer_count); }
+    return status_fail("%s: %s%s, element %zu is %s; no run can continue from it", c->path, p->name, layer,
+                       index % layer_count,
+                       (bits & 0x007fffffu) != 0 ? "nan"
+                       : bits >> 31              ? "-inf"
+                                                 : "inf");
 }
 
 // Takes the next numbers; fails, and names the tensor, its layer and the element, at the first that is not finite.
@@ -80,9 +71,8 @@ static inline Status finite_check_update(FiniteCheck* c, const void* data, size_
     for (size_t i = 0; i < count; i += PIECE) {
         size_t n = count - i < PIECE ? count - i : PIECE;
         if (!finite_check_any_(c, p + i * c->element, n)) { continue; }
-        size_t first = i;
-        while (!finite_check_any_(c, p + first * c->element, 1)) { first++; }
-        return finite_check_fail_(c, c->at + first, p + first * c->element);
+        while (!finite_check_any_(c, p + i * c->element, 1)) { i++; }
+        return finite_check_fail_(c, c->at + i, p + i * c->element);
     }
     c->at += count;
     return STATUS_OK;

@@ -279,14 +279,12 @@ static inline Status gpt2_config_status(GPT2Config c, const char* source) {
     int HS = c.channels / c.num_heads;
     if (HS != 32 && HS != 64 && HS != 96 && HS != 128) {
         int best = c.channels % 128 == 0 ? 128 : c.channels % 64 == 0 ? 64 : c.channels % 96 == 0 ? 96 : 32;
-        if (c.channels % best != 0) {
-            return status_fail("%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128",
-                               source, HS, c.channels, c.num_heads);
+        char example[64] = "";
+        if (c.channels % best == 0) {
+            snprintf(example, sizeof(example), ", as in gpt2:l%dc%dh%d", c.num_layers, c.channels, c.channels / best);
         }
-        return status_fail(
-            "%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128, as in "
-            "gpt2:l%dc%dh%d",
-            source, HS, c.channels, c.num_heads, c.num_layers, c.channels, c.channels / best);
+        return status_fail("%s: head size %d (channels %d / heads %d) is not supported: choose 32, 64, 96 or 128%s",
+                           source, HS, c.channels, c.num_heads, example);
     }
     // training takes at least 16 bytes per parameter: weights, gradients, two moments, each fp32
     if (size_mul(gpt2_parameters(table, c), 16) == SIZE_MAX) {
@@ -296,64 +294,48 @@ static inline Status gpt2_config_status(GPT2Config c, const char* source) {
     return STATUS_OK;
 }
 
-// For programs: ends the program with one line if the sizes are not those of a valid model.
-static inline void gpt2_check_config(GPT2Config c, const char* source) {
-    status_clear();
-    check(gpt2_config_status(c, source));
-}
-
-static inline GPT2Size gpt2_lookup_(const GPT2Size* table, size_t rows, int key, const char* descriptor) {
-    for (size_t i = 0; i < rows; i++) {
-        if (table[i].key == key) { return table[i]; }
-    }
-    fatal("model descriptor %s: no model of size %d; %s", descriptor, key, GPT2_DESCRIPTOR_HELP);
-}
-
 // Reads a model descriptor. The vocabulary is the data's, not the descriptor's, and so is the context T of one that names none.
 // Ends with one line on a bad descriptor.
 static inline GPT2Config gpt2_config_for_rows(const char* descriptor, int vocab_size, int T) {
-    GPT2Size size = {0, 0, 0, 0};
-    int gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
-    int explicit_family = gpt3 || strncmp(descriptor, "gpt2:", 5) == 0;
-    int depth = 0, layers = 0, channels = 0, heads = 0, context = 0;
-    const char* p = explicit_family ? strchr(descriptor, ':') + 1 : descriptor;
+    enum { DEPTH, LAYERS, CHANNELS, HEADS, CONTEXT };
+    static const char letters[] = "dlcht";
+    int value[5] = {0}, gpt3 = strncmp(descriptor, "gpt3:", 5) == 0;
+    const char* p = gpt3 || strncmp(descriptor, "gpt2:", 5) == 0 ? strchr(descriptor, ':') + 1 : descriptor;
     while (*p != '\0') { // pairs of a letter and a number
-        char letter = *p++;
-        int* field = letter == 'd'   ? &depth
-                     : letter == 'l' ? &layers
-                     : letter == 'c' ? &channels
-                     : letter == 'h' ? &heads
-                     : letter == 't' ? &context
-                                     : NULL;
+        const char* letter = strchr(letters, *p++);
         char* end;
-        long value = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : 0;
-        if (field == NULL || value < 1 || value > 1000000 || *field != 0) {
+        long number = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : 0;
+        if (letter == NULL || number < 1 || number > 1000000 || value[letter - letters] != 0) {
             fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
         }
-        *field = (int)value;
+        value[letter - letters] = (int)number;
         p = end;
     }
-    int by_depth = depth && !layers && !channels && !heads && !gpt3;
-    int by_channels = channels && !depth && !layers && !heads && gpt3;
-    int by_sizes = layers && channels && heads && !depth;
-    if (by_depth) {
-        size = gpt2_lookup_(gpt2_by_depth, sizeof(gpt2_by_depth) / sizeof(GPT2Size), depth, descriptor);
-    } else if (by_channels) {
-        size = gpt2_lookup_(gpt3_by_channels, sizeof(gpt3_by_channels) / sizeof(GPT2Size), channels, descriptor);
-    } else if (by_sizes) {
-        size.layers = layers, size.channels = channels, size.heads = heads;
-    } else {
+    GPT2Size size = {0, value[LAYERS], value[CHANNELS], value[HEADS]};
+    int depth = value[DEPTH], key = gpt3 ? size.channels : depth;
+    int given = (size.layers > 0) + (size.channels > 0) + (size.heads > 0);
+    int by_depth = !gpt3 && depth > 0 && given == 0,
+        by_channels = gpt3 && depth == 0 && size.channels > 0 && given == 1;
+    if (by_depth || by_channels) {
+        const GPT2Size* table = gpt3 ? gpt3_by_channels : gpt2_by_depth;
+        size_t rows = (gpt3 ? sizeof(gpt3_by_channels) : sizeof(gpt2_by_depth)) / sizeof(GPT2Size);
+        for (size_t i = 0; i < rows; i++) { size = table[i].key == key ? table[i] : size; }
+        if (size.key == 0) {
+            fatal("model descriptor %s: no model of size %d; %s", descriptor, key, GPT2_DESCRIPTOR_HELP);
+        }
+    } else if (given < 3 || depth > 0) {
         fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
     }
     GPT2Config config;
-    config.max_seq_len = context ? context : T;
+    config.max_seq_len = value[CONTEXT] ? value[CONTEXT] : T;
     config.trained_len = 0;
     config.vocab_size = vocab_size;
     config.padded_vocab_size = gpt2_pad_vocab(vocab_size);
     config.num_layers = size.layers;
     config.num_heads = size.heads;
     config.channels = size.channels;
-    gpt2_check_config(config, descriptor);
+    status_clear();
+    check(gpt2_config_status(config, descriptor));
     return config;
 }
 

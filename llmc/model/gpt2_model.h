@@ -47,6 +47,14 @@ static inline GPT2Settings gpt2_default_settings(void) {
     return s;
 }
 
+// What the tensors of the last batch hold.
+typedef enum {
+    PASS_NONE,     // nothing
+    PASS_FORWARD,  // activations and logits
+    PASS_VALIDATE, // and losses
+    PASS_BACKWARD  // activations, losses, and gradients in place of the logits
+} LastPass;
+
 // The state of a model that its users may read.
 typedef struct {
     GPT2Config config;
@@ -61,11 +69,13 @@ typedef struct {
     size_t elements;       // of weights and of gradients, with the padding between tensors (parameter_layout.h)
     size_t shard_elements; // of moments, and of master weights: the same number, or a shard's
     int B, T;              // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
-    int training;          // 1: the model has gradients and AdamW's moments
-    int queues;            // 1: passes and updates are asynchronous: the call only enqueues them
-    float mean_loss;       // nats: of the last step, over all processes; after its gpt2_grad_norm
-    float grad_norm;       // of its gradients; likewise
-    float* losses;         // (B,T) nats, on the host: of the last gpt2_validate
+    int last_B, last_T;    // of the last forward pass
+    LastPass last_pass;
+    int training;    // 1: the model has gradients and AdamW's moments
+    int queues;      // 1: passes and updates are asynchronous: the call only enqueues them
+    float mean_loss; // nats: of the last step, over all processes; after its gpt2_grad_norm
+    float grad_norm; // of its gradients; likewise
+    float* losses;   // (B,T) nats, on the host: of the last gpt2_validate
     // Weights, of all processes, that the last gpt2_update left as they were because their new value was not finite; after
     // gpt2_wait_update.
     unsigned long long non_finite_weights;
@@ -129,10 +139,9 @@ const ParameterLayout* gpt2_layout(const GPT2* model);
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// Set the weights from, or copy them to, num_parameters floats on the host, in table order. Setting casts to the training
-// precision and fills the master weights, if any; the padding rows of wte, V to Vp-1, become zero whatever is given.
+// Sets the weights from num_parameters floats on the host, in table order: casts them to the training precision and fills the
+// master weights, if any; the padding rows of wte, V to Vp-1, become zero whatever is given.
 Status gpt2_set_parameters(GPT2* model, const float* params);
-Status gpt2_get_parameters(GPT2* model, float* params);
 
 // The size of a block, of all shards together; 0 if the model has no such block.
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
@@ -143,11 +152,6 @@ size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
 // 0, all are).
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
-
-// The gradients to num_parameters floats on the host, in table order.
-static inline Status gpt2_get_gradients(GPT2* model, float* grads) {
-    return gpt2_copy_out(model, grads, GPT2_GRADIENTS, 0, gpt2_block_bytes(model, GPT2_GRADIENTS));
-}
 
 // ----------------------------------------------------------------------------
 // Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in stream order: they must not change until
@@ -224,7 +228,7 @@ Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offse
 const char* gpt2_snapshot_place(const GPT2* model);
 
 // ----------------------------------------------------------------------------
-// The machine
+// The machine. train_gpt2.c answers for one without a GPU.
 
 // Starts the threads of the CPU trainer's kernels; an error if their stacks are too small, or there is no memory for their
 // scratch. Called once, after processes were forked and before a model computes.
@@ -236,6 +240,24 @@ void gpt2_host_free(void* memory);
 
 // Adds the rows of --doctor on the hardware: devices, and a GEMM and attention against fp64.
 void gpt2_doctor(Doctor* doctor);
+
+// How many GPUs this process sees; 0 in the CPU trainer, which needs none.
+int gpt2_num_devices(void);
+
+// Selects this process's GPU, in all of its threads; the default is 0. Called before any other function here.
+void gpt2_use_device(int device);
+
+// The dense peak of this process's GPU in the training precision, in FLOP/s (gpu_peaks.h); 0 where it is not known, and on
+// the CPU
+double gpt2_peak_flops(const GPT2* model);
+
+// Prints a line about the GPU's clocks, power and temperature; nothing on the CPU.
+void gpt2_log_device(const GPT2* model);
+
+// NVTX ranges on a profiler's timeline (Nsight Systems); an error of the GPU names the last one. They nest, and cost almost
+// nothing without a profiler. A name must last as long as the program.
+void gpt2_range_begin(const char* name);
+void gpt2_range_end(void);
 
 // ----------------------------------------------------------------------------
 // Checks that every implementation makes
@@ -277,10 +299,11 @@ static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, 
     return STATUS_OK;
 }
 
-// Refuses a row of logits that the last forward pass, of B rows of T tokens, did not compute, and any row after_backward.
-static inline Status gpt2_check_row(int t, int B, int T, int after_backward) {
-    if (t < 0 || t >= B * T) { return status_fail("logits of row %d, after a forward pass of %d rows", t, B * T); }
-    if (!after_backward) { return STATUS_OK; }
+// Refuses a row of logits that the last forward pass did not compute, or that a backward pass has replaced.
+static inline Status gpt2_check_row(const GPT2Info* info, int t) {
+    int rows = info->last_B * info->last_T;
+    if (t < 0 || t >= rows) { return status_fail("logits of row %d, after a forward pass of %d rows", t, rows); }
+    if (info->last_pass != PASS_BACKWARD) { return STATUS_OK; }
     return status_fail("the logits' gradient has replaced them; call gpt2_get_logits before gpt2_backward");
 }
 
@@ -289,13 +312,12 @@ static inline Status gpt2_check_training(const GPT2Info* info) {
     return info->training ? STATUS_OK : status_fail("this model was not allocated for training");
 }
 
-// Refuses a backward pass before any forward pass or after_backward (one of the same batch, whose activations it has
-// overwritten), a micro-step outside of its step, and a step that needs more gradient buffers than there are.
-static inline Status gpt2_check_backward(const GPT2Info* info, size_t BT, int after_backward, int grad_accum_steps,
-                                         int micro_step) {
+// Refuses a backward pass before any forward pass or after one of the same batch, whose activations it has overwritten, a
+// micro-step outside of its step, and a step that needs more gradient buffers than there are.
+static inline Status gpt2_check_backward(const GPT2Info* info, int grad_accum_steps, int micro_step) {
     TRY(gpt2_check_training(info));
-    if (BT == 0) { return status_fail("gpt2_backward before gpt2_forward"); }
-    if (after_backward) { return status_fail("gpt2_backward with no gpt2_forward before it"); }
+    if (info->last_pass == PASS_NONE) { return status_fail("gpt2_backward before gpt2_forward"); }
+    if (info->last_pass == PASS_BACKWARD) { return status_fail("gpt2_backward with no gpt2_forward before it"); }
     if (micro_step < 0 || micro_step >= grad_accum_steps) {
         return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
     }

@@ -16,18 +16,12 @@ A process adds up its K leaves as they are computed, in few buffers: one for eac
 #ifndef LLMC_MODEL_GRADIENT_TREE_H
 #define LLMC_MODEL_GRADIENT_TREE_H
 
-#include <stddef.h>
-
-#ifdef __CUDACC__
-#define GRADIENT_TREE_HD __host__ __device__
-#else
-#define GRADIENT_TREE_HD
-#endif
+#include "host_device.h"
 
 enum { GRADIENT_TREE_DEPTH = 32 }; // maximum of pending subtrees: fewer than the bits of an int
 
 // The largest power of two that divides n > 0
-GRADIENT_TREE_HD static inline int gradient_tree_power_(int n) { return n & -n; }
+HOST_DEVICE static inline int gradient_tree_power_(int n) { return n & -n; }
 
 // ----------------------------------------------------------------------------
 // The leaves of a process

@@ -7,17 +7,9 @@ The GPU's decoder implements the same definition.
 #define LLMC_MODEL_SAMPLER_H
 
 #include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
+#include "host_device.h"
 #include "llmc/base/utils.h"
-
-#ifdef __CUDACC__
-#define SAMPLER_HD __host__ __device__
-#else
-#define SAMPLER_HD
-#endif
 
 // xorshift64* (Marsaglia 2003; Vigna 2016). The state must not be 0, or it stays 0.
 static inline unsigned int random_u32(unsigned long long* state) {
@@ -56,22 +48,15 @@ static inline SamplerSettings sampler_greedy(void) {
 }
 
 // Whether sample_token takes the largest logit, without a penalty
-SAMPLER_HD static inline int sampler_is_greedy(const SamplerSettings* s) {
+HOST_DEVICE static inline int sampler_is_greedy(const SamplerSettings* s) {
     return !(s->temperature > 0.0f) && s->repetition_penalty == 1.0f;
 }
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection in which every bit of the result depends on all of x.
-SAMPLER_HD static inline uint64_t sampler_mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 // A hash of three numbers: for any two of them fixed, a bijection in the third.
-SAMPLER_HD static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t c) {
-    uint64_t x = sampler_mix(a + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
-    x = sampler_mix((x ^ b) + 0x9e3779b97f4a7c15u);
-    return sampler_mix((x ^ c) + 0x9e3779b97f4a7c15u);
+HOST_DEVICE static inline uint64_t sampler_hash_(uint64_t a, uint64_t b, uint64_t c) {
+    uint64_t x = mix64(a + 0x9e3779b97f4a7c15u); // odd constant: the golden ratio
+    x = mix64((x ^ b) + 0x9e3779b97f4a7c15u);
+    return mix64((x ^ c) + 0x9e3779b97f4a7c15u);
 }
 
 // The identifier of a sample's coins: a hash of its prompt's tokens, its number among the prompt's samples, and how often its
@@ -83,18 +68,18 @@ static inline uint64_t sampler_sample_id(const int* prompt, size_t count, uint64
 }
 
 // The coin for the token at `position` of a sample: uniform in [0, 1), 24 bits. A function of its arguments alone.
-SAMPLER_HD static inline float sampler_coin(uint64_t seed, uint64_t sample, uint64_t position) {
+HOST_DEVICE static inline float sampler_coin(uint64_t seed, uint64_t sample, uint64_t position) {
     return (float)(sampler_hash_(seed, sample, position) >> 40) * (1.0f / 16777216.0f);
 }
 
 // The logit of a token that was there before (Keskar et al. 2019).
-SAMPLER_HD static inline float sampler_penalise(float logit, float penalty) {
+HOST_DEVICE static inline float sampler_penalise(float logit, float penalty) {
     return logit > 0.0f ? logit / penalty : logit * penalty;
 }
 
 // exp(x) for x <= 0, of the same bits on CPU and GPU: exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, in fused multiply-adds alone.
 // The relative error is below 2^-22; 0 if the result would not be a normal number.
-SAMPLER_HD static inline float sampler_exp(float x) {
+HOST_DEVICE static inline float sampler_exp(float x) {
     if (!(x > -87.0f)) { return 0.0f; }
     float n = rintf(x * 1.44269504f); // log2 e
     float r = fmaf(n, -0.693359375f, x), y = 1.0f / 5040.0f, scale;
@@ -112,7 +97,7 @@ SAMPLER_HD static inline float sampler_exp(float x) {
 }
 
 // An unsigned integer with the order of the floats; NaN counts as -inf. x is not -0.
-SAMPLER_HD static inline unsigned sample_key(float x) {
+HOST_DEVICE static inline unsigned sample_key(float x) {
     unsigned bits;
     if (x != x) { return 0x007fffffu; }
     memcpy(&bits, &x, sizeof(bits));

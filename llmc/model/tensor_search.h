@@ -10,14 +10,6 @@ the trainer's function, a loop or a kernel, finds one.
 
 #include "gpt2_model.h"
 
-// What the tensors of the last batch hold.
-typedef enum {
-    PASS_NONE,     // nothing
-    PASS_FORWARD,  // activations and logits
-    PASS_VALIDATE, // and losses
-    PASS_BACKWARD  // activations, losses, and gradients in place of the logits
-} LastPass;
-
 // 1 if one of `count` numbers of `element` bytes each is not finite, or after an error: then the search ends.
 typedef int TensorScan(void* context, const void* data, size_t count, size_t element);
 
@@ -26,8 +18,6 @@ typedef struct {
     const ParameterLayout* layout;
     const GPT2Activation* acts_table;
     const void* acts_memory;
-    size_t tokens; // of the last batch
-    LastPass last_pass;
     const void* blocks[GPT2_MASTER_WEIGHTS + 1]; // by GPT2Block, in the layout; NULL if there is none
     const float *loss, *norm;                    // of the step, each one number
     TensorScan* scan;
@@ -96,11 +86,12 @@ static inline int tensor_search_gradients_(TensorSearch* s) {
 static inline int tensor_search_activation_(TensorSearch* s, int i, size_t layer, int named) {
     const GPT2Activation* row = &s->acts_table[i];
     size_t element = row->type == ACTIVATION_real ? s->info->weight_bytes : sizeof(float), offset = 0;
-    size_t allocated = (size_t)s->info->B * (size_t)s->info->T; // tokens
+    size_t allocated = (size_t)s->info->B * (size_t)s->info->T;
+    size_t tokens = (size_t)s->info->last_B * (size_t)s->info->last_T;
     for (int k = 0; k < i; k++) { offset += s->acts_table[k].bytes; }
     return tensor_search_scan_(s, "forward: ", row->name, " of layer", named ? (int)layer : -1,
                                (const char*)s->acts_memory + offset + layer * row->count * element,
-                               row->count / allocated * s->tokens, element);
+                               row->count / allocated * tokens, element);
 }
 
 // The activations in the order of the forward pass. Those that are computed again instead of kept hold another layer's
@@ -108,7 +99,7 @@ static inline int tensor_search_activation_(TensorSearch* s, int i, size_t layer
 static inline int tensor_search_activations_(TensorSearch* s) {
     size_t L = (size_t)s->info->config.num_layers;
     int final = 0, found = 0; // rows of the table: encoded, the layers', the final ones, losses, output
-    if (s->last_pass == PASS_NONE) { return 0; }
+    if (s->info->last_pass == PASS_NONE) { return 0; }
     while (strcmp(s->acts_table[final].name, "lnf") != 0) { final++; }
     int losses = final;
     while (strcmp(s->acts_table[losses].name, "losses") != 0) { losses++; }
@@ -119,8 +110,8 @@ static inline int tensor_search_activations_(TensorSearch* s) {
         }
     }
     for (int i = final; i < losses && !found; i++) { found = tensor_search_activation_(s, i, 0, 0); }
-    return found || (s->last_pass != PASS_BACKWARD && tensor_search_activation_(s, losses + 1, 0, 0)) ||
-           (s->last_pass != PASS_FORWARD && tensor_search_activation_(s, losses, 0, 0));
+    return found || (s->info->last_pass != PASS_BACKWARD && tensor_search_activation_(s, losses + 1, 0, 0)) ||
+           (s->info->last_pass != PASS_FORWARD && tensor_search_activation_(s, losses, 0, 0));
 }
 
 // text, of `size` bytes, becomes the name of the first tensor, in the order of computation, with a number that is not finite;

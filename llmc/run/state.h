@@ -22,7 +22,7 @@ others' stdout is /dev/null.
 #include "llmc/files/dataloader.h"
 #include "llmc/files/evalloader.h"
 #include "llmc/files/hugging_face_tokenizer.h"
-#include "llmc/model/gpt2_machine.h"
+#include "llmc/model/gpt2_model.h"
 
 // Exit codes of a run. EXIT_SUCCESS also after a signal that ends the run; EXIT_FAILURE: the request was invalid.
 enum { EXIT_NOT_FINITE = 3, EXIT_NOT_SAVED = 4, EXIT_CORRUPTION = 5 };

@@ -8,7 +8,7 @@ LayerNorm has another order, also one for all kernels (decode/folded_norm.cuh).
 
 #include "llmc/cuda/common.cuh"
 #include "llmc/cuda/dependent_launch.cuh"
-#include "llmc/model/layernorm_epsilon.h"
+#include "llmc/model/host_device.h"
 
 constexpr int DECODE_CHUNK = 32;     // columns that a warp multiplies at a time (decode/matmul.cuh)
 constexpr int DECODE_NORM_WARPS = 1; // rows of a thread block of decode_layernorm: small blocks fit beside others

@@ -9,6 +9,7 @@
 // refused. In fp32, where sums err more than their rounding, sqrt(4C) times that.
 #include "generate_gpt2.cu"
 
+#include "dev/test/fixtures/parameters.h"
 #include "dev/test/fixtures/unit.h"
 
 #include <time.h>

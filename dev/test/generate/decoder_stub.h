@@ -67,7 +67,7 @@ Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int coun
 static int stub_next(GPT2Decoder* d, StubSlot* s) {
     if (d->script != NULL) { return d->script(s->tokens[0], s->length); }
     uint64_t hash = 0;
-    for (int i = 0; i < s->length && !d->forgets; i++) { hash = sampler_mix(hash + (uint64_t)s->tokens[i] + 1); }
+    for (int i = 0; i < s->length && !d->forgets; i++) { hash = mix64(hash + (uint64_t)s->tokens[i] + 1); }
     for (int v = 0; v < d->V; v++) { d->logits[v] = 4.0f * sampler_coin(hash, (uint64_t)v, 0); }
     float coin = sampler_coin(s->sampler.seed, s->sample, (uint64_t)s->length);
     return sample_token(d->logits, d->V, &s->sampler, s->tokens, s->length, coin, d->logits + d->V);

@@ -157,7 +157,7 @@ static void extreme_logits_are_safe(void) {
 // Coins, top-p and the penalty
 
 static void coins_are_functions_of_their_arguments(void) {
-    CHECK(sampler_mix(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); // SplitMix64's first number from seed 0
+    CHECK(mix64(0x9e3779b97f4a7c15u) == 0xe220a8397b1dcdafu); // SplitMix64's first number from seed 0
     CHECK(sampler_coin(0, 0, 0) == 0x1.1c13a8p-3f && sampler_coin(1337, 2, 3) == 0x1.7042dp-2f); // on the GPU too
     enum { N = 1 << 16, BINS = 64 };
     for (int argument = 0; argument < 3; argument++) { // each by itself makes uniform numbers

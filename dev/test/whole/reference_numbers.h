@@ -9,8 +9,9 @@ reference_test.h.
 
 #include "dev/test/fixtures/debug_state.h"
 #include "llmc/model/gpt2_model.h"
-#include "llmc/model/gradient_digest.h"
+#include "llmc/model/host_device.h"
 #include "llmc/base/thread.h"
+#include "dev/test/fixtures/parameters.h"
 
 static inline void reference_row(const char* name, const char* numbers, int ok);
 static inline void reference_refused(const char* name, Status status, const char* words);
@@ -248,7 +249,7 @@ static inline void reference_check_search(GPT2Settings settings, GPT2Config conf
     gpt2_free(model);
 }
 
-// The digest is gradient_digest.h's sum, and another one after a change of any bit.
+// The digest is host_device.h's sum, and another one after a change of any bit.
 static inline void reference_check_digest(GPT2Settings settings, GPT2Config config, const float* params,
                                           const DebugState* state) {
     GPT2* model = reference_model(settings, config, params, state);

@@ -10,6 +10,7 @@ process has its own, and the same runs go through NCCL too.
 static Status open_device(CommDevice* device, Comm* comm, int index);
 #define GPT2_OPEN_DEVICE open_device
 #include "train_gpt2.cu"
+#include "dev/test/fixtures/parameters.h"
 #include "dev/test/fixtures/unit.h"
 
 #include <sys/mman.h>

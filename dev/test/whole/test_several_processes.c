@@ -6,6 +6,7 @@ of processes and of micro-steps, with shards (zero 1) and without.
 #include "train_gpt2.c"
 
 #include "dev/test/fixtures/comm_processes.h"
+#include "dev/test/fixtures/parameters.h"
 
 #include "llmc/base/rand.h"
 
