@@ -22,11 +22,10 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
 GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
 
-// The arguments of an exchange, (size) each; NULL with one process
+// The arguments of an exchange, (size) each by rank; NULL with one process
 typedef struct {
     CommBlock *sent, *received;
-    const float** pieces; // of a sum, by rank
-    uint64_t* counts;
+    const float** pieces; // of a sum
 } Exchange;
 
 struct GPT2 {
@@ -293,30 +292,15 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     return STATUS_OK;
 }
 
-// Sums over all processes the number of weights that the step left unchanged
-static Status gpt2_sum_kept(GPT2* model, size_t kept) {
-    size_t size = (size_t)model->info.size;
-    uint64_t* counts = model->exchange.counts;
-    model->info.non_finite_weights = kept;
-    if (!model->info.sharded) { return STATUS_OK; }
-    memset(counts, 0, size * sizeof(uint64_t));
-    counts[model->info.rank] = kept;
-    TRY(comm_tensor_merge(model->comm, counts, size, COMM_UINT64, NULL));
-    model->info.non_finite_weights = 0;
-    for (size_t i = 0; i < size; i++) { model->info.non_finite_weights += counts[i]; }
-    return STATUS_OK;
-}
-
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step) {
-    size_t kept = 0;
+    uint64_t kept = 0; // weights that stay as they were
     float grad_scale = grad_clip_scale(model->info.grad_norm, grad_clip);
     status_clear();
     TRY(gpt2_check_training(&model->info));
     model->info.non_finite_weights = 0;
-    if (!isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm)) {
-        return STATUS_OK;
-    } // there is no update
+    int finite = isfinite(model->info.mean_loss) && isfinite(model->info.grad_norm);
+    if (!finite) { return STATUS_OK; } // there is no update
     for (int i = 0; i < model->layout.num_buckets; i++) {
         const LayoutBucket* b = &model->layout.buckets[i];
         size_t begin = b->begin, count = b->count, moments = b->begin;
@@ -333,8 +317,12 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
                                  learning_rate, beta1, beta2, epsilon, vectors ? 0.0f : weight_decay, grad_scale, step);
         }
     }
-    if (model->info.sharded) { TRY(gpt2_gather(model, model->params_memory)); }
-    return gpt2_sum_kept(model, kept);
+    if (model->info.sharded) {
+        TRY(gpt2_gather(model, model->params_memory));
+        TRY(comm_tensor_merge(model->comm, &kept, 1, COMM_UINT64, NULL));
+    }
+    model->info.non_finite_weights = kept;
+    return STATUS_OK;
 }
 
 // ----------------------------------------------------------------------------
@@ -373,19 +361,18 @@ static CommBlock comm_block(int rank, float* memory, size_t begin, size_t count)
 static Status gpt2_sum_part(GPT2* model, int bucket) {
     const ParameterLayout* l = &model->layout;
     Exchange* x = &model->exchange;
-    int rank = model->info.rank, size = model->info.size, n = 0;
-    size_t own, own_count, begin, count, per_rank = l->buckets[bucket].per_rank;
+    int rank = model->info.rank, size = model->info.size;
+    size_t own, own_count, begin, count;
     layout_shard_part(l, bucket, rank, &own, &own_count);
-    for (int r = 0; r < size; r++) {
-        if (r == rank) { continue; }
+    for (int r = 0; r < size; r++) { // what goes to itself lies there already
+        float* piece = model->received + (size_t)(r - (r > rank)) * l->buckets[bucket].per_rank;
+        if (r == rank) { piece = model->grads_memory + own; }
         layout_shard_part(l, bucket, r, &begin, &count);
-        x->pieces[r] = model->received + (size_t)n * per_rank;
-        x->sent[n] = comm_block(r, model->grads_memory, begin, count);
-        x->received[n] = comm_block(r, model->received, (size_t)n * per_rank, own_count);
-        n++;
+        x->sent[r] = comm_block(r, model->grads_memory, begin, count);
+        x->received[r] = comm_block(r, piece, 0, own_count);
+        x->pieces[r] = piece;
     }
-    x->pieces[rank] = model->grads_memory + own;
-    TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
+    TRY(comm_tensor_exchange(model->comm, x->sent, size, x->received, size, NULL));
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < own_count; i += LAYOUT_BLOCK) {
         gradient_tree_sum_range(model->grads_memory + own, x->pieces, size, i, i + LAYOUT_BLOCK);
@@ -397,17 +384,16 @@ static Status gpt2_sum_part(GPT2* model, int bucket) {
 static Status gpt2_gather(GPT2* model, float* memory) {
     const ParameterLayout* l = &model->layout;
     Exchange* x = &model->exchange;
+    int size = model->info.size;
     size_t own, own_count, begin, count;
     for (int i = 0; i < l->num_buckets; i++) {
-        int n = 0;
         layout_shard_part(l, i, model->info.rank, &own, &own_count);
-        for (int r = 0; r < model->info.size; r++) {
-            if (r == model->info.rank) { continue; }
+        for (int r = 0; r < size; r++) {
             layout_shard_part(l, i, r, &begin, &count);
-            x->sent[n] = comm_block(r, memory, own, own_count);
-            x->received[n++] = comm_block(r, memory, begin, count);
+            x->sent[r] = comm_block(r, memory, own, own_count);
+            x->received[r] = comm_block(r, memory, begin, count);
         }
-        TRY(comm_tensor_exchange(model->comm, x->sent, n, x->received, n, NULL));
+        TRY(comm_tensor_exchange(model->comm, x->sent, size, x->received, size, NULL));
     }
     return STATUS_OK;
 }
@@ -422,18 +408,6 @@ static Status gpt2_exchange_gradients(GPT2* model) {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// Bytes that a process takes beside its tensors, rounded up: code, libraries, and the threads' stacks and scratch
-static size_t process_bytes(void) { return (size_t)(4 + cpu_threads()) << 20; }
-
-// Micro-batches of a step, over all processes
-static size_t micro_batches(GPT2Settings settings) {
-    return size_mul((size_t)settings.micro_steps, (size_t)comm_size(settings.comm));
-}
-
-static int gradient_buffers_of(GPT2Settings settings) {
-    return settings.sum_any ? 1 : gradient_buffers(settings.micro_steps, 0);
-}
-
 // The plan's rows for training beside the activations
 static void gpt2_plan_training(GPT2Plan* plan, const ParameterLayout* layout, GPT2Settings settings, int snapshot) {
     size_t all = size_mul(layout->elements, sizeof(float)), part = 0;
@@ -442,8 +416,9 @@ static void gpt2_plan_training(GPT2Plan* plan, const ParameterLayout* layout, GP
         part = layout->buckets[i].per_rank > part ? layout->buckets[i].per_rank : part;
     }
     size_t received = size_mul((size_t)layout->size - 1, part * sizeof(float));
-    size_t sums = layout->elements / LAYOUT_BLOCK * sizeof(double) + micro_batches(settings) * sizeof(float);
-    size_t further = (size_t)gradient_buffers_of(settings) - 1;
+    size_t losses = size_mul((size_t)settings.micro_steps, (size_t)layout->size); // of all processes' micro-batches
+    size_t sums = layout->elements / LAYOUT_BLOCK * sizeof(double) + losses * sizeof(float);
+    size_t further = settings.sum_any ? 0 : (size_t)gradient_buffers(settings.micro_steps, 0) - 1;
     plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, all);
     plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, size_mul(all, further));
     plan_set(plan, PLAN_RECEIVED, PLAN_HOST, received);
@@ -461,10 +436,10 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     TRY(gpt2_check_settings(settings));
     if (B != 0 || T != 0) { TRY(gpt2_check_sizes(config, B, T)); }
     TRY(layout_create(&layout, config, comm_size(settings.comm)));
-    size_t bytes = gpt2_parameters(layout.table, config) * sizeof(float);
-    plan->checkpoint_bytes = 3 * bytes;
+    plan->checkpoint_bytes = 3 * sizeof(float) * gpt2_parameters(layout.table, config);
     plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, layout.elements * sizeof(float));
-    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, process_bytes());
+    // what a process takes beside its tensors, rounded up: code, libraries, and the threads' stacks and scratch
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, (size_t)(4 + cpu_threads()) << 20);
     if (B != 0 || T != 0) {
         size_t activations =
             gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
@@ -541,9 +516,9 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
 }
 
 static Status exchange_create(Exchange* x, size_t size) {
-    x->counts = (uint64_t*)calloc(size, sizeof(uint64_t) + 2 * sizeof(CommBlock) + sizeof(float*));
-    if (x->counts == NULL) { return status_fail("no memory for exchanges of %zu processes", size); }
-    x->sent = (CommBlock*)(x->counts + size), x->received = x->sent + size;
+    x->sent = (CommBlock*)calloc(size, 2 * sizeof(CommBlock) + sizeof(float*));
+    if (x->sent == NULL) { return status_fail("no memory for exchanges of %zu processes", size); }
+    x->received = x->sent + size;
     x->pieces = (const float**)(x->received + size);
     return STATUS_OK;
 }
@@ -584,7 +559,7 @@ void gpt2_free(GPT2* model) {
     row_free(model, PLAN_ACTIVATIONS, model->acts_memory);
     tensor_free(model->snapshot, gpt2_snapshot_bytes(&model->info));
     layout_free(&model->layout);
-    free(model->exchange.counts); // and the rest
+    free(model->exchange.sent); // and the rest
     free(model);
 }
 
@@ -611,30 +586,29 @@ static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
 }
 
 // Copies bytes offset .. offset+bytes-1 of a block, which are in table order in `host`, out of `memory` or, with `in`, into it.
-static void gpt2_copy(const GPT2* model, char* memory, GPT2Block block, char* host, size_t offset, size_t bytes,
-                      int in) {
+static Status gpt2_copy(const GPT2* model, char* memory, GPT2Block block, void* host, size_t offset, size_t bytes,
+                        int in) {
     int sharded = gpt2_is_sharded(model, block);
+    char* p = (char*)host;
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
     for (size_t end = offset + bytes; offset < end;) {
         LayoutBytes run = layout_bytes(&model->layout, sizeof(float), offset, end - offset);
         char* at = memory + (sharded ? run.shard_offset : run.offset);
-        if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : host, in ? host : at, run.bytes); }
-        host += run.bytes;
+        if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : p, in ? p : at, run.bytes); }
+        p += run.bytes;
         offset += run.bytes;
     }
+    return STATUS_OK;
 }
 
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    gpt2_copy(model, gpt2_block(model, block), block, (char*)host, offset, bytes, 0);
-    return STATUS_OK;
+    return gpt2_copy(model, gpt2_block(model, block), block, host, offset, bytes, 0);
 }
 
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
     status_clear();
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    gpt2_copy(model, gpt2_block(model, block), block, (char*)(uintptr_t)host, offset, bytes, 1);
-    return STATUS_OK;
+    return gpt2_copy(model, gpt2_block(model, block), block, (void*)(uintptr_t)host, offset, bytes, 1);
 }
 
 Status gpt2_set_parameters(GPT2* model, const float* params) {
@@ -688,9 +662,8 @@ Status gpt2_take_snapshot(GPT2* model) {
 
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
-    TRY(gpt2_check_snapshot(model->snapshot_taken, block, gpt2_block_bytes(model, block), offset, bytes));
-    gpt2_copy(model, gpt2_snapshot_block(model, block), block, (char*)host, offset, bytes, 0);
-    return STATUS_OK;
+    TRY(gpt2_check_snapshot(model->snapshot_taken, block));
+    return gpt2_copy(model, gpt2_snapshot_block(model, block), block, host, offset, bytes, 0);
 }
 
 const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == NULL ? "none" : "host"; }

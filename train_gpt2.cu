@@ -1122,6 +1122,7 @@ static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
 template <class Act>
 static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
     const int sharded = gpt2_is_sharded(model, block);
+    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
     for (size_t done = 0; done < bytes;) {
         const LayoutBytes run = layout_bytes(&model->layout, gpt2_element(block), offset + done, bytes - done);
         if (!sharded || run.rank == model->info.rank) {
@@ -1132,26 +1133,24 @@ static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offse
     return STATUS_OK;
 }
 
-Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
-    const char* memory = gpt2_block(model, block);
-    status_clear();
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
+static Status gpt2_copy(const GPT2* model, GPT2Block block, char* host, size_t offset, size_t bytes, bool in) {
+    char* memory = gpt2_block(model, block);
     TRY(cuda_try(cudaDeviceSynchronize()));
-    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return cuda_try(cudaMemcpy((char*)host + at, memory + from, n, cudaMemcpyDeviceToHost));
-    });
+    TRY(gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
+        return cuda_try(in ? cudaMemcpy(memory + from, host + at, n, cudaMemcpyHostToDevice)
+                           : cudaMemcpy(host + at, memory + from, n, cudaMemcpyDeviceToHost));
+    }));
+    return cuda_try(cudaDeviceSynchronize()); // copies from pageable memory may still be in flight
+}
+
+Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    status_clear();
+    return gpt2_copy(model, block, (char*)host, offset, bytes, false);
 }
 
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
-    char* memory = gpt2_block(model, block);
     status_clear();
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    TRY(cuda_try(cudaDeviceSynchronize()));
-    gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return cuda_try(cudaMemcpy(memory + from, (const char*)host + at, n, cudaMemcpyHostToDevice));
-    });
-    TRY(status_now());
-    return cuda_try(cudaDeviceSynchronize()); // copies from pageable memory may still be in flight
+    return gpt2_copy(model, block, (char*)host, offset, bytes, true);
 }
 
 // CAST_ELEMENTS floats on the device, to be freed with cudaFree.
@@ -1238,7 +1237,7 @@ Status gpt2_take_snapshot(GPT2* model) {
 
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
-    TRY(gpt2_check_snapshot(model->snapshot.taken, block, gpt2_block_bytes(model, block), offset, bytes));
+    TRY(gpt2_check_snapshot(model->snapshot.taken, block));
     TRY(cuda_try(cudaSetDevice(gpt2_device))); // a new thread's current device is 0
     return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
         return snapshot_read(&model->snapshot, (char*)host + at, block, from, n);

@@ -53,18 +53,6 @@ static inline void generate_check_options(const Options* o) {
     }
 }
 
-static inline void generate_check_context(const Options* o, GPT2Config config) {
-    int trained = gpt2_trained_length(config);
-    if (o->context > config.max_seq_len) {
-        fatal("--context %d: the model has positions for %d tokens; choose %d or less", o->context, config.max_seq_len,
-              config.max_seq_len);
-    }
-    if (o->context > trained) {
-        print_note("--context %d: the model was trained on %d tokens; its positions beyond are untrained", o->context,
-                   trained);
-    }
-}
-
 // ----------------------------------------------------------------------------
 // Samples
 
@@ -76,14 +64,15 @@ static inline int generate_encodes(const Options* o, const Prompts* prompts) {
 }
 
 // T: tokens that a slot must hold, at most --context. The last token of a sample is never in it.
-static inline int generate_length(const Options* o, GPT2Config config, const Prompts* prompts) {
-    int most = generate_context(o, config);
+static inline int generate_length(const GenerateModel* m, const Prompts* prompts) {
+    const Options* o = m->options;
+    int most = m->context;
     size_t longest = 0;
     for (int i = 0; i < prompts->count; i++) {
         size_t n = prompts->items[i].tokens.count;
         if (n > (size_t)most && strcmp(o->overflow, "stop") == 0) {
             fatal("prompt %d has %zu tokens, the context is %d%s; shorten it, or --overflow slide keeps its last %d",
-                  i + 1, n, most, generate_context_remark(o, config).text, generate_kept(most));
+                  i + 1, n, most, m->remark, generate_kept(most));
         }
         longest = n > longest ? n : longest;
     }
@@ -99,8 +88,8 @@ static inline void generate_report_context_(const GenerateModel* m, const Genera
         slid += g->samples[i].slides > 0;
     }
     if (ended + slid == 0) { return; }
-    fprintf(stderr, "context      full at %d tokens%s: %d of %d samples %s\n", g->T,
-            generate_context_remark(m->options, m->config).text, ended + slid, g->num_samples,
+    fprintf(stderr, "context      full at %d tokens%s: %d of %d samples %s\n", g->T, m->remark, ended + slid,
+            g->num_samples,
             slid > 0 ? "continued from their last half" : "ended there; --overflow slide lets them continue");
 }
 
@@ -124,7 +113,7 @@ static inline void generate_report_(const GenerateModel* m, const Generation* g,
 
 static inline void generate_samples(GenerateModel* m, Prompts* prompts) {
     const Options* o = m->options;
-    int T = generate_length(o, m->config, prompts), most = CLI_TRAINER == (int)FOR_GPU ? 64 : 16;
+    int T = generate_length(m, prompts), most = CLI_TRAINER == (int)FOR_GPU ? 64 : 16;
     size_t all = size_mul((size_t)prompts->count, (size_t)o->num_samples);
     int B = generate_batch(m, all, most, T, 0);
     GPT2Decoder* decoder;
@@ -138,20 +127,19 @@ static inline void generate_samples(GenerateModel* m, Prompts* prompts) {
 }
 
 static inline void generate_interactive(GenerateModel* m) {
-    Interactive t;
-    memset(&t, 0, sizeof(t));
-    t.options = m->options, t.tokenizer = &m->tokenizer;
-    t.T = generate_context(m->options, m->config);
-    t.remark = generate_context_remark(m->options, m->config);
-    t.terminal = isatty(STDOUT_FILENO);
+    Prompt nothing = {NULL, 0, {NULL, 0, 0}};
+    Prompts text = {&nothing, 1};
+    GPT2Decoder* decoder;
     check(tokenizer_prepare_encode(&m->tokenizer));
-    check(gpt2_decoder_create(&t.decoder, m->model, 1, t.T));
-    interactive_run(&t, stdin, stdout);
-    if (!m->options->quiet && t.seconds > 0.0) {
-        fprintf(stderr, "%zu new tokens, %.1f tokens/s\n", t.new_tokens, (double)t.new_tokens / t.seconds);
+    check(gpt2_decoder_create(&decoder, m->model, 1, m->context));
+    Generation g = generation_create(m->options, &m->tokenizer, &text, decoder, 1, m->context, stdout);
+    g.remark = m->remark;
+    interactive_run(&g, stdin);
+    if (!m->options->quiet && g.decode_seconds > 0.0) {
+        fprintf(stderr, "%zu new tokens, %.1f tokens/s\n", g.new_tokens, (double)g.new_tokens / g.decode_seconds);
     }
-    token_list_free(&t.history);
-    gpt2_decoder_free(t.decoder);
+    generation_free(&g);
+    gpt2_decoder_free(decoder);
 }
 
 static inline void generate_export(const GenerateModel* m) {
@@ -207,10 +195,10 @@ static inline int generate_main(int argc, char** argv) {
     int samples = !options.interactive && !options.perplexity && !options.hellaswag && !options.export_to;
     if (samples) { prompts = prompts_read(&options); }
     generate_model_read(&m, &options, generate_encodes(&options, &prompts));
-    generate_check_context(&options, m.config);
+    generate_set_context(&m);
     if (samples) {
         prompts_encode(&prompts, &m.tokenizer);
-        generate_length(&options, m.config, &prompts);
+        generate_length(&m, &prompts);
     }
     if (options.export_to != NULL) {
         generate_export(&m);

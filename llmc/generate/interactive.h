@@ -8,122 +8,78 @@ slide continues from its last half, and stop starts a new text; both print a not
 
 #include <poll.h>
 
-#include "model.h"
 #include "samples.h"
 
-typedef struct {
-    const Options* options;
-    Tokenizer* tokenizer;
-    GPT2Decoder* decoder;
-    int T;
-    ContextRemark remark; // on T
-    int terminal;         // 1: stdout is a terminal
-    TokenList history;    // of the text so far
-    int cached;           // tokens in the cache; 0: the text has not begun
-    int slides;
-    size_t new_tokens;
-    double seconds;
-} Interactive;
-
-static inline void interactive_note_(const Interactive* t, const char* what) {
-    if (t->options->quiet) { return; }
-    fprintf(stderr, "[the context of %d tokens%s is full: %s]\n", t->T, t->remark.text, what);
-}
-
-// The last `count` tokens of the text go into the cache anew.
-static inline void interactive_prefill_(Interactive* t, int count) {
-    uint64_t id = sampler_sample_id(NULL, 0, 0, (uint64_t)t->slides);
-    DecoderPrompt p = generate_decoder_prompt(t->options, &t->history, count, 0, id);
-    check(gpt2_decoder_prefill(t->decoder, &p, 1));
-    t->cached = count;
-}
-
-static inline void interactive_slide_(Interactive* t) {
-    interactive_note_(t, "continuing from its last half");
-    t->slides++;
-    interactive_prefill_(t, generate_kept(t->T));
+static inline void interactive_note_(const Generation* g, const char* what) {
+    if (g->options->quiet) { return; }
+    fprintf(stderr, "[the context of %d tokens%s is full: %s]\n", g->T, g->remark, what);
 }
 
 // 1 if an answer has ended because nothing more fits.
-static inline int interactive_is_full_(const Interactive* t) {
-    return t->history.count > (size_t)t->T && t->cached == t->T && strcmp(t->options->overflow, "stop") == 0;
+static inline int interactive_is_full_(const Generation* g) {
+    const Sample* s = &g->samples[0];
+    return s->history.count > (size_t)g->T && s->cached == g->T && strcmp(g->options->overflow, "stop") == 0;
 }
 
 // 1 if the text so far, also what the screen does not show of it, is whole lines.
-static inline int interactive_ends_line_(const Interactive* t) {
+static inline int interactive_ends_line_(const Generation* g) {
+    const TokenList* history = &g->samples[0].history;
     size_t n = 0;
-    const unsigned char* text = NULL;
-    if (t->history.count == 0) { return 1; }
-    text = tokenizer_decode(t->tokenizer, t->history.ids[t->history.count - 1], &n);
+    if (history->count == 0) { return 1; }
+    const unsigned char* text = tokenizer_decode(g->tokenizer, history->ids[history->count - 1], &n);
     return n > 0 && text[n - 1] == '\n';
 }
 
 // Appends a line to the text; returns 0 if it does not fit and is left out. In a text that goes on, it is a line of its own, as
 // on the screen; a new text begins with it.
-static inline int interactive_give(Interactive* t, const TokenList* line) {
-    TokenList given = {NULL, 0, 0};
-    int slide = strcmp(t->options->overflow, "slide") == 0;
-    if (!slide && line->count > (size_t)t->T) {
-        print_warning("a line of %zu tokens does not fit the context of %d%s and is left out", line->count, t->T,
-                      t->remark.text);
+static inline int interactive_give(Generation* g, const TokenList* line) {
+    Sample* s = &g->samples[0];
+    size_t before = s->history.count;
+    int slide = strcmp(g->options->overflow, "slide") == 0, was_full = interactive_is_full_(g);
+    if (!slide && line->count > (size_t)g->T) {
+        print_warning("a line of %zu tokens does not fit the context of %d%s and is left out", line->count, g->T,
+                      g->remark);
         return 0;
     }
-    if (!interactive_ends_line_(t)) { check(tokenizer_encode(t->tokenizer, "\n", 1, &given)); }
-    token_list_add(&given, line->ids, line->count);
-    int room = t->T - t->cached - (t->cached > 0); // a continued text keeps room for an answer of one token
-    int fits = room >= 0 && given.count <= (size_t)room;
-    if (!fits && !slide) {
-        if (!interactive_is_full_(t)) { interactive_note_(t, "a new text begins"); }
-        t->history.count = 0, t->cached = 0, given.count = 0;
-        token_list_add(&given, line->ids, line->count);
+    if (!interactive_ends_line_(g)) { check(tokenizer_encode(g->tokenizer, "\n", 1, &s->history)); }
+    token_list_add(&s->history, line->ids, line->count);
+    int given = (int)(s->history.count - before);
+    int fits = given <= g->T - s->cached - (s->cached > 0); // a continued text keeps room for an answer of one token
+    if (fits && s->cached > 0) {
+        check(gpt2_decoder_append(g->decoder, 0, s->history.ids + before, given));
+        gpt2_decoder_resume(g->decoder, 0);
+        s->cached += given;
+    } else if (!fits && slide) {
+        interactive_note_(g, "continuing from its last half");
+        s->slides++, s->cached = 0;
+    } else if (!fits) {
+        if (!was_full) { interactive_note_(g, "a new text begins"); }
+        s->history.count = 0, s->cached = 0;
+        token_list_add(&s->history, line->ids, line->count);
     }
-    token_list_add(&t->history, given.ids, given.count);
-    if (!fits && slide) {
-        interactive_slide_(t);
-    } else if (t->cached == 0) {
-        interactive_prefill_(t, (int)given.count);
-    } else {
-        check(gpt2_decoder_append(t->decoder, 0, given.ids, (int)given.count));
-        gpt2_decoder_resume(t->decoder, 0);
-        t->cached += (int)given.count;
-    }
-    token_list_free(&given);
     return 1;
 }
 
-// One token more; returns 0 if the answer is complete with it.
-static inline int interactive_step_(Interactive* t, TextStream* stream) {
-    int token, full = t->cached == t->T;
-    check(gpt2_decoder_next(t->decoder, &token));
-    token_list_add(&t->history, &token, 1);
-    t->cached += !full;
-    t->new_tokens++;
-    if (generate_ends(t->options, t->tokenizer, token) || generate_push_token(stream, t->tokenizer, token)) {
-        return 0;
+// Prints what the model makes of the text so far, and ends the line.
+static inline void interactive_answer(Generation* g) {
+    Sample* s = &g->samples[0];
+    s->stream = text_stream_begin(g->options->stop.items, g->options->stop.count, g->terminal);
+    s->generated = 0, s->finish = FINISH_NOT, s->ends_line = 0;
+    g->slots[0] = 0;
+    while (s->finish == FINISH_NOT) {
+        if (s->generated > 0 && s->cached == 0) { interactive_note_(g, "continuing from its last half"); }
+        generation_fill_(g);
+        generation_step_(g);
+        if (generate_interrupted || ferror(g->out)) {
+            s->finish = FINISH_INTERRUPTED;
+            text_stream_end(&s->stream);
+        }
+        sample_print_text_(g, s);
+        fflush(g->out);
     }
-    if (!full) { return 1; }
-    if (strcmp(t->options->overflow, "stop") == 0) { return 0; }
-    interactive_slide_(t);
-    return 1;
-}
-
-// Prints what the model makes of the text so far. Returns 1 if that ends a line.
-static inline int interactive_answer(Interactive* t, FILE* out) {
-    const Options* o = t->options;
-    TextStream stream = text_stream_begin(o->stop.items, o->stop.count, t->terminal);
-    double begin = wall_seconds();
-    int line_end = 0;
-    for (int n = 0, ends = t->cached == 0; !ends; n++) {
-        ends = !interactive_step_(t, &stream) || n + 1 == o->tokens || generate_interrupted || ferror(out);
-        if (ends) { text_stream_end(&stream); }
-        if (stream.out.count > 0) { line_end = stream.out.bytes[stream.out.count - 1] == '\n'; }
-        text_write(&stream.out, out);
-        fflush(out);
-    }
-    gpt2_decoder_stop(t->decoder, 0);
-    t->seconds += wall_seconds() - begin;
-    text_stream_free(&stream);
-    return line_end;
+    if (!s->ends_line) { fputs("\n", g->out), fflush(g->out); }
+    gpt2_decoder_stop(g->decoder, 0);
+    text_stream_free(&s->stream);
 }
 
 // Waits for a line, or the end; returns 0 if Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
@@ -136,32 +92,34 @@ static inline int interactive_wait_(FILE* in) {
     return 0;
 }
 
-// Reads lines and answers them, up to the end of `in`, or up to where nothing can be printed any more.
-static inline void interactive_run(Interactive* t, FILE* in, FILE* out) {
+// Reads lines and answers them, up to the end of `in`, or up to where nothing can be printed any more. All is the one sample of
+// g, whose prompt is empty.
+static inline void interactive_run(Generation* g, FILE* in) {
     char* line = NULL;
     size_t room = 0;
-    int shown = t->terminal && isatty(fileno(in));
+    int shown = g->terminal && isatty(fileno(in));
+    g->begun = 1;
     setvbuf(in, NULL, _IONBF, 0); // a line that was read ahead could not be waited for
     for (;;) {
         generate_interrupted = 0; // before the prompt is seen, so that it may be answered with Ctrl-C
-        if (shown) { fputs("> ", out), fflush(out); }
+        if (shown) { fputs("> ", g->out), fflush(g->out); }
         if (!interactive_wait_(in)) { // Ctrl-C before a line
-            fputs("\n", out);
+            fputs("\n", g->out);
             continue;
         }
         ssize_t n = getline(&line, &room, in);
         if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
-        check(tokenizer_encode_prompt(t->tokenizer, line, (size_t)n, &given));
-        int goes_on = interactive_give(t, &given);
+        check(tokenizer_encode_prompt(g->tokenizer, line, (size_t)n, &given));
+        int goes_on = interactive_give(g, &given);
         token_list_free(&given);
         if (!goes_on) { continue; }
-        if (!interactive_answer(t, out)) { fputs("\n", out), fflush(out); }
-        if (ferror(out)) { break; }
-        if (interactive_is_full_(t)) { interactive_note_(t, "the answer ends, and the next line begins a new text"); }
+        interactive_answer(g);
+        if (ferror(g->out)) { break; }
+        if (interactive_is_full_(g)) { interactive_note_(g, "the answer ends, and the next line begins a new text"); }
     }
-    if (shown) { fputs("\n", out); }
+    if (shown) { fputs("\n", g->out); }
     free(line);
 }
 

@@ -16,6 +16,8 @@ typedef struct {
     float* params; // (parameters) in fp32, in table order; NULL once the model has them
     GPT2* model;
     Tokenizer tokenizer;
+    int context;     // T
+    char remark[96]; // on T, where it is the trained length alone that limits it; else ""
     double load_seconds;
 } GenerateModel;
 
@@ -53,23 +55,21 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     m->load_seconds = wall_seconds() - begin;
 }
 
-// T: --context or, by default, what the model was trained on.
-static inline int generate_context(const Options* o, GPT2Config config) {
-    return o->context > 0 ? o->context : gpt2_trained_length(config);
-}
-
-typedef struct {
-    char text[96];
-} ContextRemark;
-
-// Where it is the trained length alone that limits a context: that it does, and what allows more; else "".
-static inline ContextRemark generate_context_remark(const Options* o, GPT2Config config) {
-    ContextRemark remark = {""};
-    if (o->context == 0 && gpt2_trained_length(config) < config.max_seq_len) {
-        snprintf(remark.text, sizeof(remark.text), " (the model's trained length; --context allows up to %d)",
-                 config.max_seq_len);
+// T: --context or, by default, what the model was trained on
+static inline void generate_set_context(GenerateModel* m) {
+    int asked = m->options->context, trained = gpt2_trained_length(m->config), most = m->config.max_seq_len;
+    m->context = asked > 0 ? asked : trained;
+    m->remark[0] = '\0';
+    if (asked > most) {
+        fatal("--context %d: the model has positions for %d tokens; choose %d or less", asked, most, most);
     }
-    return remark;
+    if (asked > trained) {
+        print_note("--context %d: the model was trained on %d tokens; its positions beyond are untrained", asked,
+                   trained);
+    }
+    if (asked == 0 && trained < most) {
+        snprintf(m->remark, sizeof(m->remark), " (the model's trained length; --context allows up to %d)", most);
+    }
 }
 
 // Builds the model, and frees the weights that it was built from.
@@ -89,26 +89,14 @@ static inline void generate_model_free(GenerateModel* m) {
     tokenizer_free(&m->tokenizer);
 }
 
-// 1 if what a plan needs beside the weights fits into what is free now.
-static inline int generate_fits(const GPT2Plan* plan) {
-    GPT2Memory memory;
-    size_t needs[2] = {0, 0}; // of the GPU's memory, of the host's
-    static const PlanRowId rows[] = {PLAN_KV_CACHE,    PLAN_DECODER, PLAN_HOST_DECODER, PLAN_ACTIVATIONS,
-                                     PLAN_HOST_LOSSES, PLAN_BATCH,   PLAN_LIBRARIES};
-    if (gpt2_available_memory(&memory) != STATUS_OK) { return 1; }
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        const PlanRow* r = &plan->rows[rows[i]];
-        size_t* need = &needs[r->memory == PLAN_HOST];
-        *need = size_add(*need, r->bytes);
-    }
-    return (!memory.has_device || needs[0] <= memory.device_free) && needs[1] <= memory.host_free;
-}
-
-// The plan of a decoder for B sequences of T tokens, or, with `scoring`, of forward passes of such batches.
+// The plan of what a decoder for B sequences of T tokens needs beside the model that is there or, with `scoring`, forward passes
+// of such batches.
 static inline GPT2Plan generate_plan(const GenerateModel* m, int B, int T, int scoring) {
+    static const PlanRowId there[] = {PLAN_WEIGHTS, PLAN_SCALARS, PLAN_WORKSPACE, PLAN_HOST_RESULTS, PLAN_HOST_PROCESS};
     GPT2Plan plan;
     check(gpt2_plan(&plan, m->config, gpt2_default_settings(), scoring ? B : 0, scoring ? T : 0, 0, 0));
     if (!scoring) { check(gpt2_decoder_plan(&plan, m->config, B, T)); }
+    for (size_t i = 0; i < sizeof(there) / sizeof(there[0]); i++) { plan.rows[there[i]].bytes = 0; }
     return plan;
 }
 
@@ -116,10 +104,12 @@ static inline GPT2Plan generate_plan(const GenerateModel* m, int B, int T, int s
 static inline int generate_batch(const GenerateModel* m, size_t all, int most, int T, int scoring) {
     int is_auto = m->options->batch == CLI_AUTO, limit = is_auto ? most : m->options->batch;
     int B = all < (size_t)limit ? (int)all : limit;
+    GPT2Memory memory;
     while (is_auto && (B & (B - 1)) != 0) { B &= B - 1; }
     for (;; B /= 2) {
         GPT2Plan plan = generate_plan(m, B, T, scoring);
-        if (generate_fits(&plan) || (is_auto && B == 1)) { return B; }
+        int fits = gpt2_available_memory(&memory) != STATUS_OK || plan_fits(&plan, &memory);
+        if (fits || (is_auto && B == 1)) { return B; }
         if (is_auto) { continue; }
         size_t host = plan_bytes(&plan, PLAN_HOST), gpu = plan_bytes(&plan, PLAN_DEVICE);
         fatal("-b %d: so many sequences of %d tokens take %.0f MiB, more than is free; lower -b or --context", B, T,

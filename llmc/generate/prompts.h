@@ -72,13 +72,12 @@ static inline Prompts prompts_read(const Options* o) {
 static inline void prompts_encode(Prompts* p, Tokenizer* tokenizer) {
     for (int i = 0; i < p->count; i++) {
         Prompt* prompt = &p->items[i];
-        status_clear();
-        if (prompt->bytes > 0) {
-            check(tokenizer_encode_prompt(tokenizer, prompt->text, prompt->bytes, &prompt->tokens));
+        if (prompt->bytes == 0) {
+            token_list_add(&prompt->tokens, &tokenizer->eot_token, 1);
+            continue;
         }
-        if (prompt->bytes > 0) { continue; }
-        token_list_reserve(&prompt->tokens, 1);
-        prompt->tokens.ids[prompt->tokens.count++] = tokenizer->eot_token;
+        status_clear();
+        check(tokenizer_encode_prompt(tokenizer, prompt->text, prompt->bytes, &prompt->tokens));
     }
 }
 

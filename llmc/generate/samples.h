@@ -13,19 +13,9 @@ the number of slots, nor on the other samples.
 #include "llmc/model/gpt2_decoder.h"
 #include "llmc/text/stream.h"
 
-// X(id, name in JSON): why a sample ended
-#define FINISH_REASONS(X)                                                                                              \
-    X(NOT, "")                                                                                                         \
-    X(LENGTH, "length")   /* it has --tokens tokens */                                                                 \
-    X(STOP, "stop")       /* a --stop text came */                                                                     \
-    X(END, "end")         /* <|endoftext|> came */                                                                     \
-    X(CONTEXT, "context") /* the context is full, with --overflow stop */                                              \
-    X(INTERRUPTED, "interrupted")
-
-#define FINISH_ID_(id, text) FINISH_##id,
-typedef enum { FINISH_REASONS(FINISH_ID_) NUM_FINISH_REASONS } Finish;
-#define FINISH_TEXT_(id, text) text,
-static const char* const finish_texts[] = {FINISH_REASONS(FINISH_TEXT_)};
+// Why a sample ended: it has --tokens tokens, a --stop text came, <|endoftext|> came, the context is full, Ctrl-C came
+typedef enum { FINISH_NOT, FINISH_LENGTH, FINISH_STOP, FINISH_END, FINISH_CONTEXT, FINISH_INTERRUPTED } Finish;
+static const char* const finish_texts[] = {"", "length", "stop", "end", "context", "interrupted"}; // in JSON
 
 typedef struct {
     Prompt* prompt;
@@ -46,9 +36,10 @@ typedef struct {
     GPT2Decoder* decoder;
     FILE* out;
     int B, T;
-    int terminal;    // 1: out is a terminal
-    int failed;      // 1: out cannot be written to
-    Sample* samples; // (num_samples), in the order in which they are printed
+    const char* remark; // on T, for interactive use
+    int terminal;       // 1: out is a terminal
+    int failed;         // 1: out cannot be written to
+    Sample* samples;    // (num_samples), in the order in which they are printed
     int num_samples, begun, shown;
     int* slots;             // (B) the sample in each; -1: none
     int* tokens;            // (B)
@@ -71,13 +62,6 @@ static inline int generate_kept(int T) { return T > 1 ? T / 2 : 1; }
 
 // ----------------------------------------------------------------------------
 // A sample
-
-// The prompt of slot `slot` for what a sequence has so far, the last `count` of its tokens; `id`: sampler_sample_id
-static inline DecoderPrompt generate_decoder_prompt(const Options* o, const TokenList* history, int count, int slot,
-                                                    uint64_t id) {
-    DecoderPrompt p = {slot, history->ids + history->count - (size_t)count, count, generate_sampler(o), id};
-    return p;
-}
 
 static inline void sample_begin(Generation* g, Sample* s) {
     const Options* o = g->options;
@@ -152,15 +136,18 @@ static inline void sample_print_json_(const Generation* g, const Sample* s) {
     text_stream_free(&prompt);
 }
 
+// Prints what its stream has.
+static inline void sample_print_text_(Generation* g, Sample* s) {
+    TextBuffer* text = &s->stream.out;
+    if (text->count > 0) { s->ends_line = text->bytes[text->count - 1] == '\n'; }
+    text_write(text, g->out);
+}
+
 // Prints the next sample as far as it is generated, and the complete ones that follow it.
 static inline void generation_print_(Generation* g) {
     while (g->shown < g->begun) {
         Sample* s = &g->samples[g->shown];
-        TextBuffer* text = &s->stream.out;
-        if (!g->options->json) {
-            if (text->count > 0) { s->ends_line = text->bytes[text->count - 1] == '\n'; }
-            text_write(text, g->out);
-        }
+        if (!g->options->json) { sample_print_text_(g, s); }
         if (s->finish == FINISH_NOT) { break; }
         if (g->options->json) {
             sample_print_json_(g, s);
@@ -227,11 +214,13 @@ static inline int generation_fill_(Generation* g) {
         Sample* s = &g->samples[g->slots[slot]];
         active++;
         if (s->cached > 0) { continue; }
-        int all = (int)s->history.count, kept = all > g->T ? generate_kept(g->T) : all;
+        int all = (int)s->history.count, kept = all > g->T || s->slides > 0 ? generate_kept(g->T) : all;
         if (s->generated == 0) { s->begin_seconds = begin; }
         const TokenList* prompt = &s->prompt->tokens;
         uint64_t id = sampler_sample_id(prompt->ids, prompt->count, s->number, (uint64_t)s->slides);
-        g->prompts[num_prompts++] = generate_decoder_prompt(g->options, &s->history, kept, slot, id);
+        const int* last = s->history.ids + all - kept;
+        DecoderPrompt begun = {slot, last, kept, generate_sampler(g->options), id};
+        g->prompts[num_prompts++] = begun;
         g->prompt_tokens += (size_t)kept;
         s->cached = kept;
     }

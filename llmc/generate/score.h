@@ -107,14 +107,13 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
 // T of the windows, and how many are scored at a time.
 static inline ScoreWindows score_shape_(const GenerateModel* m, const TokenList* list, int* B) {
     const Options* o = m->options;
-    ContextRemark remark = generate_context_remark(o, m->config);
-    int T = generate_context(o, m->config);
+    int T = m->context;
     int stride = o->stride > 0 ? o->stride : (T + 1) / 2;
     if (stride > T) {
         fatal("--stride %d: windows have %d tokens, and no token may be left out; choose %d or less", stride, T, T);
     }
     ScoreWindows w = score_windows(list->ids, list->count, T, stride);
-    if (!o->quiet && w.windows > 1 && remark.text[0] != '\0') { print_note("windows of %d tokens%s", T, remark.text); }
+    if (!o->quiet && w.windows > 1 && m->remark[0] != '\0') { print_note("windows of %d tokens%s", T, m->remark); }
     int batch = (CLI_TRAINER == (int)FOR_GPU ? 8192 : 1024) / w.T; // tokens enough to fill the machine
     *B = generate_batch(m, w.windows, batch < 1 ? 1 : batch, w.T, 1);
     return w;
@@ -159,13 +158,11 @@ static inline void generate_perplexity(GenerateModel* m) {
 // Opens the questions, for as many rows of as many tokens as they need.
 static inline void hellaswag_open_(GenerateModel* m, EvalLoader* e) {
     const char* path = m->options->hellaswag;
-    int context = generate_context(m->options, m->config);
     evalloader_open(e, path, EVAL_ENDINGS, EVAL_EXAMPLE_MARK);
     size_t longest = evalloader_longest(e);
     int examples = e->num_examples;
-    if (longest > (size_t)context) {
-        fatal("--hellaswag %s: a row has %zu tokens, the context is %d%s", path, longest, context,
-              generate_context_remark(m->options, m->config).text);
+    if (longest > (size_t)m->context) {
+        fatal("--hellaswag %s: a row has %zu tokens, the context is %d%s", path, longest, m->context, m->remark);
     }
     if (e->largest_token >= m->config.vocab_size) {
         fatal("--hellaswag %s: the file holds token %d, which is not below the model's vocabulary of %d", path,

@@ -348,11 +348,10 @@ static inline Status gpt2_check_block(size_t block_bytes, size_t offset, size_t 
     return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
 }
 
-// Refuses a snapshot that has not been taken, a block that it does not hold, or a range outside of the block.
-static inline Status gpt2_check_snapshot(int taken, GPT2Block block, size_t block_bytes, size_t offset, size_t bytes) {
+// Refuses a snapshot that has not been taken, or a block that it does not hold.
+static inline Status gpt2_check_snapshot(int taken, GPT2Block block) {
     if (!taken) { return status_fail("no snapshot has been taken"); }
-    if (block == GPT2_GRADIENTS) { return status_fail("a snapshot holds no gradients"); }
-    return gpt2_check_block(block_bytes, offset, bytes);
+    return block != GPT2_GRADIENTS ? STATUS_OK : status_fail("a snapshot holds no gradients");
 }
 
 #endif

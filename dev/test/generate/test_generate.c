@@ -307,20 +307,21 @@ static int seen[256], num_seen; // what the decoder has in its slot at the end
 static void converse(const char* lines, int T, Options o, int (*script)(int, int)) {
     Tokenizer bytes;
     tokenizer_load(&bytes, "", BYTE_VOCAB_SIZE);
-    Interactive t;
-    memset(&t, 0, sizeof(t));
-    t.options = &o, t.tokenizer = &bytes, t.T = T;
-    t.decoder = stub_create(1, T, BYTE_VOCAB_SIZE);
-    t.decoder->script = script;
+    Prompt nothing = {NULL, 0, {NULL, 0, 0}};
+    Prompts text = {&nothing, 1};
+    GPT2Decoder* decoder = stub_create(1, T, BYTE_VOCAB_SIZE);
+    decoder->script = script;
     FILE *in = tmpfile(), *out = tmpfile();
+    Generation g = generation_create(&o, &bytes, &text, decoder, 1, T, out);
+    g.remark = "";
     fputs(lines, in);
     rewind(in);
-    interactive_run(&t, in, out);
-    num_seen = t.decoder->slots[0].length;
-    memcpy(seen, t.decoder->slots[0].tokens, (size_t)num_seen * sizeof(int));
+    interactive_run(&g, in);
+    num_seen = decoder->slots[0].length;
+    memcpy(seen, decoder->slots[0].tokens, (size_t)num_seen * sizeof(int));
     fclose(in);
-    gpt2_decoder_free(t.decoder);
-    token_list_free(&t.history);
+    generation_free(&g);
+    gpt2_decoder_free(decoder);
     tokenizer_free(&bytes);
     free((void*)(uintptr_t)o.stop.items);
     read_output(out);
@@ -427,6 +428,16 @@ static void every_token_is_scored_once_with_the_context_it_can_have(void) {
 
 static void check_options(Options o) { generate_check_options(&o); }
 
+static GenerateModel with_context(const Options* o, GPT2Config config) {
+    GenerateModel m = {.options = o, .config = config};
+    generate_set_context(&m);
+    return m;
+}
+static int length_of(Options o, GPT2Config config, const Prompts* prompts) {
+    GenerateModel m = with_context(&o, config);
+    return generate_length(&m, prompts);
+}
+
 static void what_can_only_be_a_mistake_is_refused(void) {
     CHECK_FATAL("--interactive and --perplexity", check_options(PARSE("--interactive", "--perplexity", "a")));
     CHECK_FATAL("--perplexity|--export", check_options(PARSE("--export", "x.bin", "--perplexity", "a")));
@@ -439,19 +450,17 @@ static void what_can_only_be_a_mistake_is_refused(void) {
     CHECK_FATAL("--stop ''", check_options(PARSE("--stop", "")));
     GPT2Config config = {.max_seq_len = 64};
     Options o = PARSE("--context", "65");
-    CHECK_FATAL("--context 65|64", generate_check_context(&o, config));
+    CHECK_FATAL("--context 65|64", with_context(&o, config));
     config.trained_len = 16;
-    CHECK_FATAL("--context 65|64", generate_check_context(&o, config));
+    CHECK_FATAL("--context 65|64", with_context(&o, config));
     config.trained_len = 0;
     Prompts prompts = {NULL, 0};
     prompts_add(&prompts, "abcdef", 6);
     prompts.items[0].tokens.count = 6;
-    o = PARSE("--context", "5", "-n", "3");
-    CHECK_FATAL("prompt 1 has 6 tokens|5|--overflow slide", generate_length(&o, config, &prompts));
-    o = PARSE("-n", "3");
-    CHECK(generate_length(&o, config, &prompts) == 8); // the third new token is never read
-    o = PARSE("-n", "300", "--overflow", "slide");
-    CHECK(generate_length(&o, config, &prompts) == 64);
+    CHECK_FATAL("prompt 1 has 6 tokens|5|--overflow slide",
+                length_of(PARSE("--context", "5", "-n", "3"), config, &prompts));
+    CHECK(length_of(PARSE("-n", "3"), config, &prompts) == 8); // the third new token is never read
+    CHECK(length_of(PARSE("-n", "300", "--overflow", "slide"), config, &prompts) == 64);
     prompts_free(&prompts);
 }
 
@@ -461,15 +470,11 @@ static void the_context_is_what_the_model_was_trained_on(void) {
     Prompts prompts = {NULL, 0};
     prompts_add(&prompts, "", 0);
     prompts.items[0].tokens.count = 17;
-    Options o = PARSE("-n", "3");
     CHECK_FATAL("17 tokens|the context is 16 (the model's trained length; --context allows up to 64); shorten it",
-                generate_length(&o, config, &prompts));
-    o = PARSE("-n", "3", "--overflow", "slide");
-    CHECK(generate_length(&o, config, &prompts) == 16);
-    o = PARSE("-n", "300", "--context", "64");
-    CHECK(generate_length(&o, config, &prompts) == 64);
-    o = PARSE("-n", "3", "--context", "16");
-    CHECK_FATAL("the context is 16; shorten it", generate_length(&o, config, &prompts));
+                length_of(PARSE("-n", "3"), config, &prompts));
+    CHECK(length_of(PARSE("-n", "3", "--overflow", "slide"), config, &prompts) == 16);
+    CHECK(length_of(PARSE("-n", "300", "--context", "64"), config, &prompts) == 64);
+    CHECK_FATAL("the context is 16; shorten it", length_of(PARSE("-n", "3", "--context", "16"), config, &prompts));
     prompts_free(&prompts);
 }
 
