@@ -278,16 +278,6 @@ void gpt2_decoder_resume(GPT2Decoder* d, int slot) {
 
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
 
-Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
-    size_t V = (size_t)d->config.vocab_size;
-    status_clear();
-    if (gpt2_decoder_length(d, slot) < 1) {
-        return status_fail("logits of sequence %d of %d, which has no token", slot, d->B);
-    }
-    memcpy(logits, d->logits + (size_t)slot * V, V * sizeof(float));
-    return STATUS_OK;
-}
-
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "llmc/generate/generate.h"
 

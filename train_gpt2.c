@@ -2,10 +2,10 @@
 The CPU trainer: GPT-2 in fp32, C11 and OpenMP. It is the readable reference of train_gpt2.cu, and trains where there is no GPU.
 
 This file is the model: forward, backward, update, the training loop, and then what they rest on: exchange between processes,
-memory, copies. llmc/model/gpt2_model.h documents its functions. The kernels are in llmc/cpu. No two
-threads add to the same number, and gradients are added in the order of llmc/model/gradient_tree.h: so the same seed gives the
-same bits for any number of threads and, where it is a power of two, of processes.
-The parts of the loop are in llmc/run, which the GPU trainer shares.
+memory, copies. llmc/model/gpt2_model.h documents its functions; those that it shares with the GPU trainer are in gpt2_common.h
+beside it. The kernels are in llmc/cpu. No two threads add to the same number, and gradients are added in the order of
+llmc/model/gradient_tree.h: so the same seed gives the same bits for any number of threads and, where it is a power of two, of
+processes. The parts of the loop are in llmc/run, which the GPU trainer shares, too.
 */
 #include <sys/mman.h>
 
@@ -17,10 +17,14 @@ The parts of the loop are in llmc/run, which the GPU trainer shares.
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/doctor.h"
 #include "llmc/cpu/numbers.h"
-#include "llmc/model/tensor_search.h"
 
-GPT2_DECLARE_PARAMETERS(ParameterTensors, float);
-GPT2_DECLARE_ACTIVATIONS(ActivationTensors, float);
+typedef float floatX; // the training precision
+#define GPT2_MEMORY PLAN_HOST
+#define GPT2_IN_PLACE 0
+
+GPT2_DECLARE_PARAMETERS(ParameterTensors, floatX);
+GPT2_DECLARE_PARAMETERS(GradientTensors, float);
+GPT2_DECLARE_ACTIVATIONS(ActivationTensors, floatX);
 
 // The arguments of an exchange, (size) each by rank; NULL with one process
 typedef struct {
@@ -32,21 +36,22 @@ struct GPT2 {
     GPT2Info info;
     GPT2Plan plan; // the sizes of what is allocated
     Comm* comm;    // NULL: this process trains alone
-    int local;     // 1: nothing is exchanged
+    int local;     // gpt2_set_local
     Exchange exchange;
     // in the order of parameter_layout.h: weights and gradients (elements), moments (shard_elements)
     ParameterLayout layout;
     float* params_memory;
-    float* m_memory; // AdamW's first moments
-    float* v_memory; // AdamW's second moments
+    float* m_memory;      // AdamW's first moments
+    float* v_memory;      // AdamW's second moments
+    void* master_weights; // NULL: fp32 weights are their own
     // gradients: buffers of the gradient tree, (elements) each. The first is apart; with one micro-step there are no others.
     float* grads_memory;
     float* tree_memory;
-    const float* last_sum; // the sum of the subtree of the last micro-step
-    float* received;       // (size - 1, the largest part of a bucket): the other processes' pieces of this one's part
-    double* block_sums;    // (elements / LAYOUT_BLOCK) sums of squares
-    float* micro_losses;   // (size * micro_steps) mean losses of the micro-batches of a step
-    int micro_steps;       // of this step, in this process
+    GradientLeaf leaf;   // of the last micro-step (gradient_tree.h)
+    float* received;     // (size - 1, the largest part of a bucket): the other processes' pieces of this one's part
+    double* block_sums;  // (elements / LAYOUT_BLOCK) sums of squares
+    float* micro_losses; // (size * micro_steps) mean losses of the micro-batches of a step
+    int micro_steps;     // of this step, in this process
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
@@ -55,32 +60,11 @@ struct GPT2 {
     int snapshot_taken;
 };
 
+#include "llmc/model/gpt2_common.h"
+
 // Defined below, under "Exchange between processes"
-static int exchanges(const GPT2* model);
 static Status gpt2_exchange_gradients(GPT2* model);
 static Status gpt2_gather(GPT2* model, float* memory);
-
-// ----------------------------------------------------------------------------
-// One layer's slice of the tables
-
-// Pointers to its parameters, or to their gradients; tensors without layers are the same for every layer.
-static ParameterTensors gpt2_layer_tensors(const GPT2* model, float* memory, int layer) {
-    ParameterTensors w;
-    layout_point(&w, &model->layout, memory, sizeof(float), (size_t)layer);
-    return w;
-}
-ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
-    return gpt2_layer_tensors(model, model->params_memory, layer);
-}
-static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
-    ActivationTensors y;
-    gpt2_slice_activations(&y, &model->acts, model->plan.activations, (size_t)layer, sizeof(float));
-    return y;
-}
-// (B,T,C) the residual stream that enters a layer
-static float* gpt2_layer_input(const GPT2* model, int layer) {
-    return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
-}
 
 // ----------------------------------------------------------------------------
 // Forward
@@ -89,7 +73,7 @@ static float* gpt2_layer_input(const GPT2* model, int layer) {
 Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
-    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0);
+    ParameterTensors p = gpt2_layer_parameters(model, 0);
     size_t B = (size_t)B_, T = (size_t)T_, BT = B * T, C = (size_t)c.channels, NH = (size_t)c.num_heads;
     status_clear();
     TRY(gpt2_check_batch(&model->info, B_, T_));
@@ -99,7 +83,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
 
     encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
     for (int i = 0; i < c.num_layers; i++) {
-        ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
+        ParameterTensors w = gpt2_layer_parameters(model, i);
         ActivationTensors y = gpt2_layer_activations(model, i);
         const float* inp = gpt2_layer_input(model, i);
         // residual2 = inp + attproj(attention(ln1(inp)))
@@ -153,12 +137,13 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 // Backward
 
 // Turns acts.dresidual from the gradient of a layer's output into the gradient of its input. The gradients of the layer's
-// parameters overwrite those in the buffer `grads` or, with `accumulate`, are added to them.
-static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size_t T, int accumulate) {
+// parameters overwrite those in the leaf's buffer or, where it accumulates, are added to them.
+static void gpt2_backward_layer(GPT2* model, int i, size_t B, size_t T) {
+    int accumulate = model->leaf.accumulate;
     size_t BT = B * T, C = (size_t)model->info.config.channels, NH = (size_t)model->info.config.num_heads;
     float *dresidual = model->acts.dresidual, *dbtc = model->acts.dbtc, *dbt4c = model->acts.dbt4c;
-    ParameterTensors w = gpt2_layer_tensors(model, model->params_memory, i);
-    ParameterTensors g = gpt2_layer_tensors(model, grads, i);
+    ParameterTensors w = gpt2_layer_parameters(model, i);
+    GradientTensors g = gpt2_layer_gradients(model, i);
     ActivationTensors y = gpt2_layer_activations(model, i);
     const float* inp = gpt2_layer_input(model, i);
 
@@ -189,24 +174,21 @@ static void gpt2_backward_layer(GPT2* model, float* grads, int i, size_t B, size
 }
 
 // The gradients of the last forward pass's batch, after the classifier has overwritten the logits by their gradients
-static void gpt2_backward_pass(GPT2* model, float* grads, const int* inputs, int accumulate) {
+static void gpt2_backward_pass(GPT2* model, const int* inputs) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
-    ParameterTensors p = gpt2_layer_tensors(model, model->params_memory, 0), g = gpt2_layer_tensors(model, grads, 0);
+    ParameterTensors p = gpt2_layer_parameters(model, 0);
+    GradientTensors g = gpt2_layer_gradients(model, 0);
+    int accumulate = model->leaf.accumulate;
     size_t B = (size_t)model->info.last_B, T = (size_t)model->info.last_T, BT = B * T, C = (size_t)c.channels;
     size_t Vp = (size_t)c.padded_vocab_size;
     matmul_backward_weight(g.wte, NULL, a.output, a.lnf, accumulate, BT, C, Vp);
     matmul_backward_input(a.dbtc, a.output, p.wte, BT, C, Vp);
     const float* last = gpt2_layer_input(model, c.num_layers); // the last layer's output
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, p.lnfw, a.lnf_mean, a.lnf_rstd, 0, accumulate, BT, C);
-    for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, grads, i, B, T, accumulate); }
+    for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }
     if (!accumulate) { memset(g.wpe, 0, (size_t)c.max_seq_len * C * sizeof(float)); }
     encoder_backward(g.wte, g.wpe, a.dresidual, inputs, B, T, C);
-}
-
-// Buffer i of the tree of sums
-static float* gpt2_buffer(const GPT2* model, int i) {
-    return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->layout.elements;
 }
 
 // buffer[first] += (buffer[first+1] + (.. + buffer[last]))
@@ -215,8 +197,8 @@ static void gpt2_add_buffers(GPT2* model, int first, int last) {
 #pragma omp parallel for schedule(dynamic)
     for (size_t begin = 0; begin < n; begin += LAYOUT_BLOCK) { // blocks that stay in the cache between the additions
         for (int b = last; b > first; b--) {
-            float* sum = gpt2_buffer(model, b - 1) + begin;
-            const float* right = gpt2_buffer(model, b) + begin;
+            float* sum = gpt2_gradients(model, b - 1) + begin;
+            const float* right = gpt2_gradients(model, b) + begin;
             for (size_t i = 0; i < LAYOUT_BLOCK; i++) { sum[i] += right[i]; }
         }
     }
@@ -230,9 +212,6 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
-    int any = info->settings.sum_any;
-    GradientLeaf leaf = gradient_leaf(any ? 1 : grad_accum_steps, 0, any ? 0 : micro_step);
-    if (any) { leaf.accumulate = micro_step > 0; }
     if (micro_step == 0) { info->mean_loss = info->grad_norm = 0.0f; } // of the step before
 
     float micro_batches = (float)grad_accum_steps * (float)info->size;
@@ -242,9 +221,9 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     model->info.last_pass = PASS_BACKWARD;
     model->micro_steps = grad_accum_steps;
     model->micro_losses[info->rank * grad_accum_steps + micro_step] = (float)gpt2_mean_loss(model);
-    gpt2_backward_pass(model, gpt2_buffer(model, leaf.buffer), inputs, leaf.accumulate);
-    gpt2_add_buffers(model, leaf.first, leaf.buffer);
-    model->last_sum = gpt2_buffer(model, leaf.first);
+    model->leaf = gpt2_leaf(info->settings, grad_accum_steps, micro_step);
+    gpt2_backward_pass(model, inputs);
+    gpt2_add_buffers(model, model->leaf.first, model->leaf.buffer);
     return micro_step == grad_accum_steps - 1 ? gpt2_exchange_gradients(model) : STATUS_OK;
 }
 
@@ -256,14 +235,14 @@ static Status gpt2_sum_losses(GPT2* model) {
     size_t own = (size_t)model->micro_steps, all = own * (size_t)model->info.size;
     size_t first = own * (size_t)model->info.rank;
     double sum = 0.0;
-    if (exchanges(model)) {
-        for (size_t i = 0; i < all; i++) {
-            if (i < first || i >= first + own) { model->micro_losses[i] = 0.0f; }
-        }
-        TRY(comm_tensor_merge(model->comm, model->micro_losses, all, COMM_FLOAT, NULL));
-        first = 0, own = all;
+    for (size_t i = 0; i < all; i++) {
+        if (i < first || i >= first + own) { model->micro_losses[i] = 0.0f; }
     }
-    for (size_t i = first; i < first + own; i++) { sum += (double)model->micro_losses[i]; }
+    if (gpt2_shares(model)) {
+        TRY(comm_tensor_merge(model->comm, model->micro_losses, all, COMM_FLOAT, NULL));
+        own = all;
+    }
+    for (size_t i = 0; i < all; i++) { sum += (double)model->micro_losses[i]; }
     model->info.mean_loss = own > 0 ? (float)(sum / (double)own) : 0.0f;
     return STATUS_OK;
 }
@@ -275,17 +254,13 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     status_clear();
     TRY(gpt2_check_training(&model->info));
     TRY(gpt2_sum_losses(model));
-    if (exchanges(model)) {
-        memset(model->block_sums, 0, blocks * sizeof(double));
-        for (int i = 0; i < model->layout.num_buckets; i++) {
-            size_t begin, count;
-            layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
-            square_blocks(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count / LAYOUT_BLOCK);
-        }
-        TRY(comm_tensor_merge(model->comm, model->block_sums, blocks, COMM_DOUBLE, NULL));
-    } else {
-        square_blocks(model->block_sums, model->grads_memory, blocks);
+    memset(model->block_sums, 0, blocks * sizeof(double));
+    for (int i = 0; i < model->layout.num_buckets; i++) {
+        size_t begin = model->layout.buckets[i].begin, count = model->layout.buckets[i].count;
+        if (gpt2_shares(model)) { layout_shard_part(&model->layout, i, model->info.rank, &begin, &count); }
+        square_blocks(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count / LAYOUT_BLOCK);
     }
+    if (gpt2_shares(model)) { TRY(comm_tensor_merge(model->comm, model->block_sums, blocks, COMM_DOUBLE, NULL)); }
     for (size_t i = 0; i < blocks; i++) { sum += model->block_sums[i]; }
     model->info.grad_norm = (float)sqrt(sum);
     if (norm != NULL) { *norm = model->info.grad_norm; }
@@ -309,13 +284,9 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
             moments = b->shard_begin;
         }
         size_t decay_end = b->begin + b->decay_end, decays = decay_end > begin ? decay_end - begin : 0;
-        for (int vectors = 0; vectors < 2; vectors++) { // first the matrices, which decay, then the vectors
-            size_t at = vectors ? (decays < count ? decays : count) : 0,
-                   end = vectors || decays > count ? count : decays;
-            kept += adamw_update(model->params_memory + begin + at, model->m_memory + moments + at,
-                                 model->v_memory + moments + at, model->grads_memory + begin + at, end - at,
-                                 learning_rate, beta1, beta2, epsilon, vectors ? 0.0f : weight_decay, grad_scale, step);
-        }
+        kept += adamw_update(model->params_memory + begin, model->m_memory + moments, model->v_memory + moments,
+                             model->grads_memory + begin, count, decays, learning_rate, beta1, beta2, epsilon,
+                             weight_decay, grad_scale, step);
     }
     if (model->info.sharded) {
         TRY(gpt2_gather(model, model->params_memory));
@@ -348,8 +319,6 @@ int main(int argc, char** argv) {
 
 // ----------------------------------------------------------------------------
 // Exchange between processes
-
-static int exchanges(const GPT2* model) { return model->info.size > 1 && !model->local; }
 
 // Bytes `begin` .. `begin`+`count` of floats, as a block to or from a rank
 static CommBlock comm_block(int rank, float* memory, size_t begin, size_t count) {
@@ -400,7 +369,7 @@ static Status gpt2_gather(GPT2* model, float* memory) {
 
 // After the last micro-step: the gradients of this process's shard become sums over all processes; with zero 0 all do.
 static Status gpt2_exchange_gradients(GPT2* model) {
-    if (!exchanges(model)) { return STATUS_OK; }
+    if (!gpt2_shares(model)) { return STATUS_OK; }
     for (int i = model->layout.num_buckets - 1; i >= 0; i--) { TRY(gpt2_sum_part(model, i)); }
     return model->info.sharded ? STATUS_OK : gpt2_gather(model, model->grads_memory);
 }
@@ -408,45 +377,24 @@ static Status gpt2_exchange_gradients(GPT2* model) {
 // ----------------------------------------------------------------------------
 // Building and freeing
 
-// The plan's rows for training beside the activations
-static void gpt2_plan_training(GPT2Plan* plan, const ParameterLayout* layout, GPT2Settings settings, int snapshot) {
-    size_t all = size_mul(layout->elements, sizeof(float)), part = 0;
-    size_t moments = settings.zero ? size_mul(layout->shard_elements, sizeof(float)) : all;
+static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
+                             int B, int T, int training) {
+    // what a process takes beside its tensors, rounded up: code, libraries, and the threads' stacks and scratch
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, (size_t)(4 + cpu_threads()) << 20);
+    if (B == 0) { return STATUS_OK; }
+    size_t activations =
+        gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
+    plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, activations);
+    if (!training) { return STATUS_OK; }
+    size_t n = layout->elements, part = 0; // the largest part of a bucket
     for (int i = 0; i < layout->num_buckets; i++) {
         part = layout->buckets[i].per_rank > part ? layout->buckets[i].per_rank : part;
     }
-    size_t received = size_mul((size_t)layout->size - 1, part * sizeof(float));
     size_t losses = size_mul((size_t)settings.micro_steps, (size_t)layout->size); // of all processes' micro-batches
-    size_t sums = layout->elements / LAYOUT_BLOCK * sizeof(double) + losses * sizeof(float);
-    size_t further = settings.sum_any ? 0 : (size_t)gradient_buffers(settings.micro_steps, 0) - 1;
-    plan_set(plan, PLAN_GRADIENTS, PLAN_HOST, all);
-    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, size_mul(all, further));
-    plan_set(plan, PLAN_RECEIVED, PLAN_HOST, received);
-    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_HOST, sums);
-    plan_set(plan, PLAN_MOMENTS1, PLAN_HOST, moments);
-    plan_set(plan, PLAN_MOMENTS2, PLAN_HOST, moments);
-    if (snapshot) { plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, all + 2 * moments); }
-}
-
-Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
-    ParameterLayout layout;
-    plan_clear(plan);
-    status_clear();
-    TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_check_settings(settings));
-    if (B != 0 || T != 0) { TRY(gpt2_check_sizes(config, B, T)); }
-    TRY(layout_create(&layout, config, comm_size(settings.comm)));
-    plan->checkpoint_bytes = 3 * sizeof(float) * gpt2_parameters(layout.table, config);
-    plan_set(plan, PLAN_WEIGHTS, PLAN_HOST, layout.elements * sizeof(float));
-    // what a process takes beside its tensors, rounded up: code, libraries, and the threads' stacks and scratch
-    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, (size_t)(4 + cpu_threads()) << 20);
-    if (B != 0 || T != 0) {
-        size_t activations =
-            gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
-        plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, activations);
-        if (training) { gpt2_plan_training(plan, &layout, settings, snapshot); }
-    }
-    layout_free(&layout);
+    size_t further = settings.sum_any ? 0 : (size_t)gradient_buffers(settings.micro_steps, GPT2_IN_PLACE) - 1;
+    plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, size_mul(n * sizeof(float), further));
+    plan_set(plan, PLAN_RECEIVED, PLAN_HOST, size_mul((size_t)layout->size - 1, part * sizeof(float)));
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_HOST, n / LAYOUT_BLOCK * sizeof(double) + losses * sizeof(float));
     return STATUS_OK;
 }
 
@@ -485,34 +433,13 @@ static void* row_alloc(GPT2* model, PlanRowId row) {
     model->info.memory_bytes += p != NULL ? bytes : 0;
     return p;
 }
+static float* zeros_alloc(GPT2* model, PlanRowId row) { return (float*)row_alloc(model, row); }
 static void row_free(GPT2* model, PlanRowId row, void* p) { tensor_free(p, model->plan.rows[row].bytes); }
 
-Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
-    status_clear();
-    *result = NULL;
-    TRY(gpt2_config_status(config, "the model"));
-    GPT2* model = (GPT2*)calloc(1, sizeof(GPT2));
-    if (model == NULL) { return status_fail("no memory for a model"); }
-    GPT2Info* info = &model->info;
-    info->config = config;
-    info->settings = settings;
-    info->num_parameters = gpt2_parameters(info->table, config);
-    info->weight_bytes = sizeof(float);
-    info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
-    info->sharded = settings.zero && info->size > 1;
-    model->comm = settings.comm;
-    if (gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0) == STATUS_OK) {
-        layout_create(&model->layout, config, info->size);
-    }
+static Status gpt2_build(GPT2* model) {
+    model->comm = model->info.settings.comm;
     model->params_memory = (float*)row_alloc(model, PLAN_WEIGHTS);
-    if (model->params_memory == NULL) {
-        gpt2_free(model);
-        return STATUS_ERROR;
-    }
-    info->elements = model->layout.elements;
-    info->shard_elements = info->sharded ? model->layout.shard_elements : model->layout.elements;
-    *result = model;
-    return STATUS_OK;
+    return status_now();
 }
 
 static Status exchange_create(Exchange* x, size_t size) {
@@ -523,28 +450,14 @@ static Status exchange_create(Exchange* x, size_t size) {
     return STATUS_OK;
 }
 
-Status gpt2_allocate(GPT2* model, int B, int T, int training) {
-    GPT2Info* info = &model->info;
-    status_clear();
-    TRY(gpt2_check_allocation(info, B, T));
-    TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 0));
-    model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
-    model->grads_memory = (float*)row_alloc(model, PLAN_GRADIENTS);
-    model->tree_memory = (float*)row_alloc(model, PLAN_GRADIENT_TREE);
-    model->received = (float*)row_alloc(model, PLAN_RECEIVED);
+static Status gpt2_allocate_rest(GPT2* model, size_t BT, int training) {
+    (void)BT;
+    model->received = zeros_alloc(model, PLAN_RECEIVED);
     model->block_sums = (double*)row_alloc(model, PLAN_BLOCK_SUMS);
-    model->m_memory = (float*)row_alloc(model, PLAN_MOMENTS1);
-    model->v_memory = (float*)row_alloc(model, PLAN_MOMENTS2);
     TRY(status_now());
-    if (info->size > 1) { TRY(exchange_create(&model->exchange, (size_t)info->size)); }
-    gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
-    model->last_sum = model->grads_memory;
+    model->info.losses = model->acts.losses;
     if (training) { model->micro_losses = (float*)(void*)(model->block_sums + model->layout.elements / LAYOUT_BLOCK); }
-    info->B = B;
-    info->T = T;
-    info->training = training;
-    info->losses = model->acts.losses;
-    return STATUS_OK;
+    return model->info.size > 1 ? exchange_create(&model->exchange, (size_t)model->info.size) : STATUS_OK;
 }
 
 void gpt2_free(GPT2* model) {
@@ -563,40 +476,20 @@ void gpt2_free(GPT2* model) {
     free(model);
 }
 
-const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
-const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
-void gpt2_set_local(GPT2* model, int local) { model->local = local; }
-
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
-
-// A block's memory; NULL if the model has none: fp32 weights are their own master.
-static char* gpt2_block(const GPT2* model, GPT2Block block) {
-    const float* const blocks[] = {model->params_memory, model->last_sum, model->m_memory, model->v_memory, NULL};
-    return (char*)(uintptr_t)blocks[block];
-}
-
-size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
-    return gpt2_block(model, block) ? model->info.num_parameters * sizeof(float) : 0;
-}
-
-// 1 if this process has only its shard of a block.
-static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
-    return model->info.sharded && (block == GPT2_MOMENTS1 || block == GPT2_MOMENTS2);
-}
 
 // Copies bytes offset .. offset+bytes-1 of a block, which are in table order in `host`, out of `memory` or, with `in`, into it.
 static Status gpt2_copy(const GPT2* model, char* memory, GPT2Block block, void* host, size_t offset, size_t bytes,
                         int in) {
-    int sharded = gpt2_is_sharded(model, block);
-    char* p = (char*)host;
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    for (size_t end = offset + bytes; offset < end;) {
-        LayoutBytes run = layout_bytes(&model->layout, sizeof(float), offset, end - offset);
-        char* at = memory + (sharded ? run.shard_offset : run.offset);
-        if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : p, in ? p : at, run.bytes); }
-        p += run.bytes;
-        offset += run.bytes;
+    int sharded = gpt2_is_sharded(&model->info, block);
+    size_t size = sizeof(float), first = offset / size, count = bytes / size;
+    TRY(gpt2_check_range(model, block, offset, bytes));
+    for (size_t i = 0; i < count;) {
+        LayoutRun run = layout_run(&model->layout, first + i, count - i);
+        char *p = (char*)host + i * size, *at = memory + (sharded ? run.shard_offset : run.offset) * size;
+        if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : p, in ? p : at, run.count * size); }
+        i += run.count;
     }
     return STATUS_OK;
 }
@@ -671,22 +564,14 @@ const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == N
 // ----------------------------------------------------------------------------
 // Finding faults
 
-static int gpt2_scan(void* context, const void* data, size_t count, size_t element) {
-    (void)context, (void)element; // all numbers are floats
+static int gpt2_scan(GPT2* model, const void* data, size_t count, size_t element) {
+    (void)model, (void)element; // all numbers are floats
     return !all_finite((const float*)data, count);
 }
 
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
-    TensorSearch s = {.info = &model->info,
-                      .layout = &model->layout,
-                      .acts_table = model->plan.activations,
-                      .acts_memory = model->acts_memory,
-                      .loss = &model->info.mean_loss,
-                      .norm = &model->info.grad_norm,
-                      .scan = gpt2_scan};
     status_clear();
-    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
-    tensor_search(&s, text, size);
+    gpt2_search(model, &model->info.mean_loss, &model->info.grad_norm, text, size);
     return STATUS_OK;
 }
 

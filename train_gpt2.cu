@@ -2,10 +2,11 @@
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
 This file is the model: forward, backward, update, the training loop, and then what they rest on: memory, copies, snapshots.
-llmc/model/gpt2_model.h documents its functions. Attention and the GEMM groups are the variants that
-dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everything else is in llmc/, one header per idea. No
-floating-point sum uses atomics in an open order, so the same seed gives the same bits. Several processes, each with a GPU,
-share the model through llmc/exchange/buckets.cuh. The parts of the loop are in llmc/run, which the CPU trainer shares.
+llmc/model/gpt2_model.h documents its functions; those that it shares with the CPU trainer are in gpt2_common.h. Attention and
+the GEMM groups are the variants that dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everything else is
+in llmc/, one header per idea. No floating-point sum uses atomics in an open order, so the same seed gives the same bits.
+Several processes, each with a GPU, share the model through llmc/exchange/buckets.cuh. The parts of the loop are in llmc/run,
+which the CPU trainer shares, too.
 */
 #include "llmc/model/gpt2_model.h"
 #include "llmc/cuda/common.cuh"
@@ -21,12 +22,10 @@ share the model through llmc/exchange/buckets.cuh. The parts of the loop are in 
 #include "llmc/exchange/comm_nccl.cuh"
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/model/gpu_peaks.h"
-#include "llmc/model/gradient_tree.h"
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
 #include "llmc/cuda/snapshot.cuh"
-#include "llmc/model/tensor_search.h"
 
 #if defined(PRECISION_FP16)
 #error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
@@ -36,6 +35,9 @@ share the model through llmc/exchange/buckets.cuh. The parts of the loop are in 
 #ifndef GPT2_OPEN_DEVICE
 #define GPT2_OPEN_DEVICE nccl_open
 #endif
+
+#define GPT2_MEMORY PLAN_DEVICE
+#define GPT2_IN_PLACE 1
 
 GPT2_DECLARE_PARAMETERS(ParameterTensors, floatX);
 GPT2_DECLARE_PARAMETERS(GradientTensors, float);
@@ -60,8 +62,7 @@ struct GPT2 {
     // the gradient buffers of the micro-steps
     GradientLeaf leaf;     // of the last backward pass (gradient_tree.h)
     GradientTensors grads; // those of layer 0, in the leaf's buffer
-    int tree_buffers;      // number of buffers
-    float* tree_memory;    // (tree_buffers - 1, info.elements) all buffers but buffer 0
+    float* tree_memory;    // (buffers - 1, info.elements) all buffers but buffer 0
     float* wte_memory;     // wte's gradients of a leaf that is added to others; or NULL
     // (info.shard_elements)
     float* m_memory;       // AdamW's first moments
@@ -95,43 +96,14 @@ struct GPT2 {
     PassGraphs graphs; // of passes over full batches
 };
 
+#include "llmc/model/gpt2_common.h"
+
 // Defined below, under "Parameters, gradients, moments" and "Planning"
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
 
-// ----------------------------------------------------------------------------
-// One layer's slice of the tables
-
-// Buffer `i` of the gradient tree
-static float* gpt2_gradients(const GPT2* model, int i) {
-    return i == 0 ? model->grads_memory : model->tree_memory + (size_t)(i - 1) * model->info.elements;
-}
-
-static ParameterTensors gpt2_layer_parameters(const GPT2* model, int layer) {
-    ParameterTensors w;
-    layout_point(&w, &model->layout, model->params_memory, sizeof(floatX), layer);
-    return w;
-}
 // The stream of all of the model's work, for generate_gpt2.cu
 cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
-// Pointers into the gradient buffer of the micro-step
-static GradientTensors gpt2_layer_gradients(const GPT2* model, int layer) {
-    GradientTensors g;
-    layout_point(&g, &model->layout, gpt2_gradients(model, model->leaf.buffer), sizeof(float), layer);
-    return g;
-}
-static ActivationTensors gpt2_layer_activations(const GPT2* model, int layer) {
-    ActivationTensors y;
-    gpt2_slice_activations(&y, &model->acts, model->plan.activations, layer, sizeof(floatX));
-    return y;
-}
-// (B,T,C) the residual stream that enters a layer
-static floatX* gpt2_layer_input(const GPT2* model, int layer) {
-    return layer == 0 ? model->acts.encoded : gpt2_layer_activations(model, layer - 1).residual3;
-}
-
-// 1 if gradients, losses and updates are shared with other processes.
-static int gpt2_shares(const GPT2* model) { return model->info.size > 1 && !model->local; }
 
 // The variants that -ge asks for by name; NULL: those of matmul/choice.h
 static const char* gpt2_fc_variant(GPT2Settings settings) {
@@ -296,12 +268,6 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
 // ----------------------------------------------------------------------------
 // Backward
 
-// The leaf of micro-step i of micro_steps: the buffer of its gradients
-static GradientLeaf gpt2_leaf(GPT2Settings settings, int micro_steps, int i) {
-    if (settings.sum_any) { return {0, i > 0, 0}; }
-    return gradient_leaf(micro_steps, 1, i);
-}
-
 // Bytes of the factors of the logits' gradient, with which scratch begins; the classifier's own scratch follows.
 static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(float), 256); }
 
@@ -397,7 +363,7 @@ static Status gpt2_check_scratch(const GPT2* model, int B, int T) {
     const GPT2Info* info = &model->info;
     size_t scratch_bytes = gpt2_scratch_bytes(info->config, info->settings, B, T);
     TRY(status_now());
-    if (scratch_bytes > model->plan.activations[NUM_ACTIVATION_TENSORS - 1].bytes) { // the table's last
+    if (scratch_bytes > model->plan.activations[ACTIVATION_scratch].bytes) {
         return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
                            info->B, info->T, B, T);
     }
@@ -731,46 +697,21 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
     return layer > classifier ? layer : classifier;
 }
 
-// 1 if AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
-static int gpt2_has_masters(GPT2Settings settings) { return settings.master_weights && sizeof(floatX) < 4; }
-
 // 1 if some micro-steps' gradients are accumulated in place. wte's gradient has two parts, of a GEMM and of the embedding:
 // they must be summed first, in a buffer of their own.
 static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_steps > 1 && !settings.sum_any; }
 
-// The rows of the plan for gpt2_create
-static void gpt2_plan_weights(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout) {
-    GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    size_t n = gpt2_parameters(table, config), masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
-    plan->checkpoint_bytes = n * (sizeof(floatX) + 2 * sizeof(float) + masters);
-    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
-    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
-    plan_set(plan, PLAN_WEIGHTS, PLAN_DEVICE, layout->elements * sizeof(floatX));
-    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, layout->size > 1 ? NCCL_BYTES : 0);
-    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
-    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, sizeof(Scalars));
-    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, HOST_PROCESS_BYTES);
-}
-
-// The rows of gradients, moments and master weights, and of the buffers for sums of gradients.
-static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int snapshot) {
-    size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n, wte, at;
+// The rows of the buffers for sums of gradients, and for a checkpoint that is loaded
+static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout) {
+    size_t n = layout->elements, wte, at;
     size_t micro_steps = (size_t)settings.micro_steps, losses = (size_t)(layout->size + 1) * micro_steps;
-    size_t masters = gpt2_has_masters(settings) ? shard * sizeof(float) : 0;
     layout_group_range(layout, LAYOUT_WTE, &at, &wte);
-    size_t tree = settings.sum_any ? 0 : size_mul((size_t)gradient_buffers(settings.micro_steps, 1) - 1, n);
-    tree = size_add(tree, gpt2_has_wte_leaf(settings) ? wte : 0);
-    plan_set(plan, PLAN_GRADIENTS, PLAN_DEVICE, n * sizeof(float));
+    size_t buffers = settings.sum_any ? 1 : (size_t)gradient_buffers(settings.micro_steps, GPT2_IN_PLACE);
+    size_t tree = size_add(size_mul(buffers - 1, n), gpt2_has_wte_leaf(settings) ? wte : 0);
     plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, size_mul(tree, sizeof(float)));
     plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, exchange_received_bytes(layout, settings.sum_any));
     plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, (n / LAYOUT_BLOCK + losses) * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS1, PLAN_DEVICE, shard * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS2, PLAN_DEVICE, shard * sizeof(float));
-    plan_set(plan, PLAN_MASTER_WEIGHTS, PLAN_DEVICE, masters);
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, n * sizeof(float));
-    if (snapshot) {
-        plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
-    }
 }
 
 // The rows of a batch sorted by token: buckets, one for each token that occurs and one more, and the order of all positions.
@@ -795,12 +736,15 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
     return size_round_up(config.num_layers * (FORWARD_GRAPH_BYTES + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
 }
 
-// gpt2_plan after the checks of its sizes, with the model's layout
-static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
-                             int B, int T, int training, int snapshot) {
-    gpt2_plan_weights(plan, config, settings, layout);
-    if (B == 0 && T == 0) { return STATUS_OK; }
-    TRY(gpt2_check_sizes(config, B, T));
+static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
+                             int B, int T, int training) {
+    plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
+    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
+    plan_set(plan, PLAN_NCCL, PLAN_DEVICE, layout->size > 1 ? NCCL_BYTES : 0);
+    plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
+    plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, sizeof(Scalars));
+    plan_set(plan, PLAN_HOST_PROCESS, PLAN_HOST, HOST_PROCESS_BYTES);
+    if (B == 0) { return STATUS_OK; }
     const char* fault = attention_unsupported(B, T, config.num_heads, config.channels / config.num_heads);
     if (fault != NULL) { return status_fail("attention: %s", fault); }
     size_t BT = (size_t)B * T, scratch = training ? gpt2_scratch_bytes(config, settings, B, T) : 0;
@@ -811,22 +755,10 @@ static Status gpt2_plan_with(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     plan_set(plan, PLAN_BATCH, PLAN_DEVICE, 2 * BT * sizeof(int));
     plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
     if (!training) { return STATUS_OK; }
-    gpt2_plan_gradients(plan, settings, layout, snapshot);
+    gpt2_plan_gradients(plan, settings, layout);
     plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
     gpt2_plan_sorted(plan, config, BT);
     return STATUS_OK;
-}
-
-Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
-    ParameterLayout layout;
-    plan_clear(plan);
-    status_clear();
-    TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_check_settings(settings));
-    TRY(layout_create(&layout, config, comm_size(settings.comm)));
-    gpt2_plan_with(plan, config, settings, &layout, B, T, training, snapshot);
-    layout_free(&layout);
-    return status_now();
 }
 
 // ----------------------------------------------------------------------------
@@ -846,12 +778,6 @@ static void* tensor_alloc(size_t bytes, const char* what, const char* advice) {
     return NULL;
 }
 
-static void* device_alloc(GPT2* model, size_t bytes, const char* what) {
-    void* p = tensor_alloc(bytes, what, PLAN_LESS_TO_TRAIN);
-    model->info.memory_bytes += p != NULL ? bytes : 0;
-    return p;
-}
-
 // Page-locked memory on the host
 static void* pinned_alloc(size_t bytes) {
     void* p = NULL;
@@ -859,14 +785,15 @@ static void* pinned_alloc(size_t bytes) {
     return cuda_try(cudaMallocHost(&p, bytes)) == STATUS_OK ? p : NULL;
 }
 
-// A row of the plan; NULL if it has no bytes, and after an error.
 static void* row_alloc(GPT2* model, PlanRowId id) {
     const PlanRow* row = &model->plan.rows[id];
     if (row->bytes == 0) { return NULL; }
-    return row->memory == PLAN_DEVICE ? device_alloc(model, row->bytes, row->name) : pinned_alloc(row->bytes);
+    if (row->memory == PLAN_HOST) { return pinned_alloc(row->bytes); }
+    void* p = tensor_alloc(row->bytes, row->name, PLAN_LESS_TO_TRAIN);
+    model->info.memory_bytes += p != NULL ? row->bytes : 0;
+    return p;
 }
 
-// The same on the device, all zeros
 static float* zeros_alloc(GPT2* model, PlanRowId id) {
     void* p = row_alloc(model, id);
     if (p != NULL) { cuda_try(cudaMemset(p, 0, model->plan.rows[id].bytes)); }
@@ -920,51 +847,24 @@ static Status gpt2_join(GPT2* model) {
     return exchange_create(&model->exchange, settings.comm, &model->layout, model->stream, settings.sum_any);
 }
 
-// gpt2_create, into a model that is all zeros
-static Status gpt2_build(GPT2* model, GPT2Config config, GPT2Settings settings) {
+static Status gpt2_build(GPT2* model) {
     GPT2Info* info = &model->info;
-    TRY(gpt2_config_status(config, "the model"));
     TRY(gpt2_find_gpu(&model->device));
     TRY(cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking)));
-    info->config = config;
-    info->settings = settings;
-    info->num_parameters = gpt2_parameters(info->table, config);
-    info->weight_bytes = sizeof(floatX);
     info->queues = 1;
-    info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
-    info->sharded = settings.zero && info->size > 1;
-    TRY(layout_create(&model->layout, config, info->size));
-    info->elements = model->layout.elements;
-    info->shard_elements = settings.zero ? model->layout.shard_elements : model->layout.elements;
-    TRY(gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0));
-    TRY(matmul_create(&model->matmul, settings.tf32, model->stream));
+    TRY(matmul_create(&model->matmul, info->settings.tf32, model->stream));
     model->graphs.cleared = model->matmul.slots, model->graphs.cleared_bytes = MATMUL_SLOTS_BYTES;
     info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
-    model->params_memory = (floatX*)row_alloc(model, PLAN_WEIGHTS);
-    model->scalars = (Scalars*)row_alloc(model, PLAN_SCALARS);
+    model->params_memory = (floatX*)zeros_alloc(model, PLAN_WEIGHTS); // also between the tensors
+    model->scalars = (Scalars*)zeros_alloc(model, PLAN_SCALARS);
     model->scalars_host = (Scalars*)row_alloc(model, PLAN_HOST_RESULTS);
     TRY(status_now());
     model->logits_row = (float*)((char*)model->scalars + SCALARS_BYTES);
     layout_point(&model->params, &model->layout, model->params_memory, sizeof(floatX), 0);
-    TRY(cuda_try(cudaMemset(model->params_memory, 0, info->elements * sizeof(floatX)))); // and between the tensors
     memset(model->scalars_host, 0, sizeof(Scalars));
-    TRY(cuda_try(cudaMemset(model->scalars, 0, sizeof(Scalars))));
     TRY(cuda_try(cudaEventCreateWithFlags(&model->batch_copied, cudaEventDisableTiming)));
     TRY(cuda_try(cudaEventCreateWithFlags(&model->updated, cudaEventDisableTiming)));
     return gpt2_join(model);
-}
-
-Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
-    status_clear();
-    *result = NULL;
-    GPT2* model = (GPT2*)calloc(1, sizeof(GPT2));
-    if (model == NULL) { return status_fail("no memory for a model"); }
-    if (gpt2_build(model, config, settings) != STATUS_OK) {
-        gpt2_free(model);
-        return STATUS_ERROR;
-    }
-    *result = model;
-    return STATUS_OK;
 }
 
 // A lower bound, in seconds, of a layer's backward pass over BT tokens: twice the 24 C^2 FLOPs a token of the forward pass's
@@ -977,23 +877,24 @@ static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
     return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
 }
 
-// Allocates gradients, moments and master weights, all zeros, which the padding between tensors stays. BT: tokens of a batch.
-static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
+// Allocates what training needs beside blocks and activations; BT is the number of tokens of a batch.
+static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
-    size_t blocks = info->elements / LAYOUT_BLOCK, all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
-    model->tree_buffers = info->settings.sum_any ? 1 : gradient_buffers(info->settings.micro_steps, 1);
-    model->grads_memory = zeros_alloc(model, PLAN_GRADIENTS);
-    model->tree_memory = zeros_alloc(model, PLAN_GRADIENT_TREE);
+    size_t all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
+    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
+    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
+    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
     model->exchange.received = zeros_alloc(model, PLAN_RECEIVED);
     model->block_sums = zeros_alloc(model, PLAN_BLOCK_SUMS);
-    model->m_memory = zeros_alloc(model, PLAN_MOMENTS1);
-    model->v_memory = zeros_alloc(model, PLAN_MOMENTS2);
-    model->master_weights = zeros_alloc(model, PLAN_MASTER_WEIGHTS);
     TRY(status_now());
+    model->token_counts = (int*)malloc(info->config.vocab_size * sizeof(int));
+    if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
+    model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
+    model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
     if (gpt2_has_wte_leaf(info->settings)) {
-        model->wte_memory = model->tree_memory + (size_t)(model->tree_buffers - 1) * info->elements;
+        model->wte_memory = gpt2_gradients(model, gradient_buffers(info->settings.micro_steps, GPT2_IN_PLACE));
     }
-    model->micro_losses = model->block_sums + blocks + all_losses;
+    model->micro_losses = model->block_sums + info->elements / LAYOUT_BLOCK + all_losses;
     layout_point(&model->grads, &model->layout, model->grads_memory, sizeof(float), 0);
     TRY(cuda_try(cudaDeviceSynchronize()));
     if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
@@ -1003,39 +904,12 @@ static Status gpt2_allocate_gradients(GPT2* model, size_t BT) {
     return STATUS_OK;
 }
 
-// Allocates what training needs beside the activations; BT is the number of tokens of a batch.
-static Status gpt2_allocate_training(GPT2* model, size_t BT) {
-    size_t V = model->info.config.vocab_size;
-    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
-    model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
-    model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
-    TRY(status_now());
-    model->token_counts = (int*)malloc(V * sizeof(int));
-    if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
-    model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
-    model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
-    return gpt2_allocate_gradients(model, BT);
-}
-
-Status gpt2_allocate(GPT2* model, int B, int T, int training) {
-    GPT2Info* info = &model->info;
-    GPT2Config c = info->config;
-    status_clear();
-    TRY(gpt2_check_allocation(info, B, T));
-    TRY(gpt2_plan(&model->plan, c, info->settings, B, T, training, 0));
-    size_t BT = (size_t)B * T;
-    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error if no variant serves
-    model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
+static Status gpt2_allocate_rest(GPT2* model, size_t BT, int training) {
     model->inputs = (int*)row_alloc(model, PLAN_BATCH);
-    info->losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
+    model->info.losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
     TRY(status_now());
-    gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
     model->targets = model->inputs + BT;
-    if (training) { TRY(gpt2_allocate_training(model, BT)); }
-    info->B = B;
-    info->T = T;
-    info->training = training;
-    return STATUS_OK;
+    return training ? gpt2_allocate_training(model, BT) : STATUS_OK;
 }
 
 Status gpt2_available_memory(GPT2Memory* memory) {
@@ -1078,26 +952,8 @@ void gpt2_free(GPT2* model) {
     free(model);
 }
 
-const GPT2Info* gpt2_info(const GPT2* model) { return &model->info; }
-const ParameterLayout* gpt2_layout(const GPT2* model) { return &model->layout; }
-void gpt2_set_local(GPT2* model, int local) { model->local = local; }
-
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
-
-// A block's memory; NULL if the model has none. The gradients are those of the subtree of the last micro-step.
-static char* gpt2_block(const GPT2* model, GPT2Block block) {
-    void* const blocks[] = {model->params_memory, gpt2_gradients(model, model->leaf.first), model->m_memory,
-                            model->v_memory, model->master_weights};
-    return (char*)blocks[block];
-}
-
-static size_t gpt2_element(GPT2Block block) { return block == GPT2_WEIGHTS ? sizeof(floatX) : sizeof(float); }
-
-size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
-    if (gpt2_block(model, block) == NULL) { return 0; }
-    return model->info.num_parameters * gpt2_element(block);
-}
 
 // A copy after all work in all streams, finished on return
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
@@ -1106,29 +962,20 @@ static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKi
     return cuda_try(cudaDeviceSynchronize()); // a copy from pageable memory may still be in flight
 }
 
-// 1 if this process has only its shard of a block.
-static int gpt2_is_sharded(const GPT2* model, GPT2Block block) {
-    return model->info.sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
-}
-// Bytes of a block in this process's memory
-static size_t gpt2_memory_bytes(const GPT2* model, GPT2Block block) {
-    if (gpt2_block(model, block) == NULL) { return 0; }
-    return (gpt2_is_sharded(model, block) ? model->info.shard_elements : model->info.elements) * gpt2_element(block);
-}
-
 // Calls act(position, memory offset, size) for each contiguous piece of bytes offset .. offset+bytes-1 of a block, all in
 // bytes: `position` counts from `offset`, the memory offset from the block's memory. Skips other processes' shards; stops at an
 // error.
 template <class Act>
 static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
-    const int sharded = gpt2_is_sharded(model, block);
-    TRY(gpt2_check_block(gpt2_block_bytes(model, block), offset, bytes));
-    for (size_t done = 0; done < bytes;) {
-        const LayoutBytes run = layout_bytes(&model->layout, gpt2_element(block), offset + done, bytes - done);
+    const int sharded = gpt2_is_sharded(&model->info, block);
+    const size_t size = gpt2_element(&model->info, block), first = offset / size, count = bytes / size;
+    TRY(gpt2_check_range(model, block, offset, bytes));
+    for (size_t i = 0; i < count;) {
+        const LayoutRun run = layout_run(&model->layout, first + i, count - i);
         if (!sharded || run.rank == model->info.rank) {
-            TRY(act(done, sharded ? run.shard_offset : run.offset, run.bytes));
+            TRY(act(i * size, (sharded ? run.shard_offset : run.offset) * size, run.count * size));
         }
-        done += run.bytes;
+        i += run.count;
     }
     return STATUS_OK;
 }
@@ -1153,14 +1000,6 @@ Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offse
     return gpt2_copy(model, block, (char*)host, offset, bytes, true);
 }
 
-// CAST_ELEMENTS floats on the device, to be freed with cudaFree.
-static float* cast_alloc(GPT2* model) {
-    size_t held = model->info.memory_bytes;
-    float* staging = (float*)device_alloc(model, CAST_ELEMENTS * sizeof(float), "parameters in fp32");
-    model->info.memory_bytes = held; // temporary memory is not counted
-    return staging;
-}
-
 // Sets a run of the weights, and their master weights, from `staging`, fp32 on the device.
 static void load_run(GPT2* model, LayoutRun run, const float* staging) {
     const GPT2Info* info = &model->info;
@@ -1180,7 +1019,7 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     GPT2Config c = model->info.config;
     size_t C = c.channels, padding = c.vocab_size * C, padding_end = c.padded_vocab_size * C;
     status_clear();
-    float* staging = cast_alloc(model);
+    float* staging = (float*)tensor_alloc(CAST_ELEMENTS * sizeof(float), "parameters in fp32", PLAN_LESS_TO_TRAIN);
     TRY(status_now());
     cuda_try(cudaDeviceSynchronize());
     for (size_t i = 0, n = model->info.num_parameters, most; i < n && status_now() == STATUS_OK; i += most) {
@@ -1214,7 +1053,8 @@ Status gpt2_allocate_snapshot(GPT2* model) {
     }
     for (int i = 0; i < BLOCKS; i++) {
         blocks[i] = gpt2_block(model, (GPT2Block)i);
-        sizes[i] = i == GPT2_GRADIENTS ? 0 : gpt2_memory_bytes(model, (GPT2Block)i);
+        size_t elements = i == GPT2_WEIGHTS ? model->info.elements : model->info.shard_elements;
+        sizes[i] = i == GPT2_GRADIENTS || blocks[i] == NULL ? 0 : elements * gpt2_element(&model->info, (GPT2Block)i);
     }
     TRY(cuda_try(cudaMemGetInfo(&available, &total)));
     if (gpt2_snapshot_room(bytes, available, total)) {
@@ -1251,8 +1091,7 @@ const char* gpt2_snapshot_place(const GPT2* model) {
 // ----------------------------------------------------------------------------
 // Finding faults
 
-static int gpt2_scan(void* context, const void* data, size_t count, size_t element) {
-    GPT2* model = (GPT2*)context;
+static int gpt2_scan(GPT2* model, const void* data, size_t count, size_t element) {
     unsigned* first = &model->scalars->first_non_finite;
     cuda_try(cudaMemsetAsync(first, 0xff, sizeof(unsigned), model->stream));
     if (element == sizeof(float)) {
@@ -1264,20 +1103,14 @@ static int gpt2_scan(void* context, const void* data, size_t count, size_t eleme
 }
 
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
-    TensorSearch s = {};
     status_clear();
-    s.info = &model->info, s.layout = &model->layout, s.acts_table = model->plan.activations,
-    s.acts_memory = model->acts_memory;
-    s.loss = &model->scalars->loss, s.norm = &model->scalars->norm;
-    s.scan = gpt2_scan, s.context = model;
-    for (int i = 0; i <= GPT2_MASTER_WEIGHTS; i++) { s.blocks[i] = gpt2_block(model, (GPT2Block)i); }
     gpt2_wait_weights(model);
     if (model->info.last_pass == PASS_FORWARD || model->info.last_pass == PASS_VALIDATE) { // the logits, too
         matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
                        model->info.last_B * model->info.last_T, model->info.config.channels,
                        model->info.config.padded_vocab_size);
     }
-    tensor_search(&s, text, size);
+    gpt2_search(model, &model->scalars->loss, &model->scalars->norm, text, size);
     return status_now();
 }
 

@@ -10,32 +10,25 @@ The CPU's rows of --doctor: its threads, and a GEMM and attention against fp64.
 #include "llmc/base/status.h"
 #include "llmc/model/fp64_reference.h"
 
-// The errors against fp64 of a GEMM of (N,C) by (OC,C), and of attention over (B,T) tokens, on random inputs
-static inline double cpu_gemm_error_(size_t N, size_t C, size_t OC) {
-    float* inp = (float*)malloc_check((N * C + OC * C + N * OC) * sizeof(float));
-    double* reference = (double*)malloc_check(N * OC * sizeof(double));
-    float *weight = inp + N * C, *out = weight + OC * C;
-    doctor_numbers(inp, N * C + OC * C, 1);
-    fp64_gemm(reference, inp, weight, N, C, OC);
-    matmul_forward(out, NULL, inp, weight, NULL, N, C, OC);
-    double error = fp64_error(out, reference, N * OC);
+// The errors against fp64 of a GEMM and, over a batch of tokens, of attention and its gradient, on random inputs
+static inline void cpu_errors_(double errors[3]) {
+    enum { N = 128, C = 192, OC = 256, B = 2, T = 160, NH = 2, HS = 64, ALL = B * T * NH * HS, ROWS = B * NH * T };
+    float* x = (float*)malloc_check((8 * ALL + 2 * ROWS) * sizeof(float)); // more than the GEMM takes
+    double* reference = (double*)malloc_check(4 * ALL * sizeof(double));
+    float *weight = x + N * C, *product = weight + OC * C;
+    doctor_numbers(x, N * C + OC * C, 1);
+    fp64_gemm(reference, x, weight, N, C, OC);
+    matmul_forward(product, NULL, x, weight, NULL, N, C, OC);
+    errors[0] = fp64_error(product, reference, N * OC);
+    float *dout = x + 3 * ALL, *out = dout + ALL, *dqkv = out + ALL, *l = dqkv + 3 * ALL, *m = l + ROWS;
+    doctor_numbers(x, 4 * ALL, 2);
+    fp64_attention(reference, reference + ALL, x, dout, B, T, NH, HS);
+    attention_forward(out, l, m, x, B, T, NH, HS);
+    attention_backward(dqkv, dout, x, out, l, m, B, T, NH, HS);
+    errors[1] = fp64_error(out, reference, ALL);
+    errors[2] = fp64_error(dqkv, reference + ALL, 3 * ALL);
     free(reference);
-    free(inp);
-    return error;
-}
-static inline void cpu_attention_errors_(double errors[2], size_t B, size_t T, size_t NH, size_t HS) {
-    size_t n = B * T * NH * HS, rows = B * NH * T;
-    float* qkv = (float*)malloc_check((8 * n + 2 * rows) * sizeof(float));
-    double* reference = (double*)malloc_check(4 * n * sizeof(double));
-    float *dout = qkv + 3 * n, *out = dout + n, *dqkv = out + n, *l = dqkv + 3 * n, *m = l + rows;
-    doctor_numbers(qkv, 4 * n, 2);
-    fp64_attention(reference, reference + n, qkv, dout, B, T, NH, HS);
-    attention_forward(out, l, m, qkv, B, T, NH, HS);
-    attention_backward(dqkv, dout, qkv, out, l, m, B, T, NH, HS);
-    errors[0] = fp64_error(out, reference, n);
-    errors[1] = fp64_error(dqkv, reference + n, 3 * n);
-    free(reference);
-    free(qkv);
+    free(x);
 }
 
 // Adds the processor's rows of --doctor. `threads` is the status of preparing its threads.
@@ -48,8 +41,8 @@ static inline void cpu_doctor(Doctor* doctor, Status threads) {
                    "%s", status_message());
         return;
     }
-    double errors[3] = {cpu_gemm_error_(128, 192, 256), 0.0, 0.0};
-    cpu_attention_errors_(errors + 1, 2, 160, 2, 64);
+    double errors[3];
+    cpu_errors_(errors);
     doctor_row(doctor, DOCTOR_OK, "processor", NULL, "CPU, %d threads, vectors of %d floats", cpu_threads(), LANES);
     for (int i = 0; i < 3; i++) {
         doctor_row(doctor, errors[i] <= tolerance ? DOCTOR_OK : DOCTOR_FAULT, names[i], fix,

@@ -11,23 +11,25 @@ check that each is finite, a digest, copies.
 #include "llmc/model/host_device.h"
 #include "llmc/model/parameter_layout.h"
 
-// One step of AdamW (Loshchilov and Hutter 2019) for n parameters; m and v are their first and second moments, t counts steps from 1. Returns how many stayed as
-// they were, with their moments, because the new value or second moment is not finite.
+// One step of AdamW (Loshchilov and Hutter 2019) for n parameters; weight decay acts on the first `decays` of them. m and v are
+// their first and second moments, t counts steps from 1. Returns how many stayed as they were, with their moments, because the
+// new value or second moment is not finite.
 //
 //     g = grad_scale grad,   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
 //     param -= lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay param)
-static inline size_t adamw_update(float* params, float* m, float* v, const float* grads, size_t n, float lr,
-                                  float beta1, float beta2, float eps, float weight_decay, float grad_scale, int t) {
+static inline size_t adamw_update(float* params, float* m, float* v, const float* grads, size_t n, size_t decays,
+                                  float lr, float beta1, float beta2, float eps, float weight_decay, float grad_scale,
+                                  int t) {
     float m_scale = (float)(1.0 / (1.0 - pow((double)beta1, t)));
     float v_scale = (float)(1.0 / (1.0 - pow((double)beta2, t)));
     size_t kept = 0;
-    if (n == 0) { return 0; }
 #pragma omp parallel for simd schedule(dynamic, 1 << 14) reduction(+ : kept)
     for (size_t i = 0; i < n; i++) {
         float g = grad_scale * grads[i];
         float m_i = beta1 * m[i] + (1.0f - beta1) * g;
         float v_i = beta2 * v[i] + (1.0f - beta2) * g * g;
-        float param = params[i] - lr * (m_i * m_scale / (sqrtf(v_i * v_scale) + eps) + weight_decay * params[i]);
+        float decay = i < decays ? weight_decay : 0.0f;
+        float param = params[i] - lr * (m_i * m_scale / (sqrtf(v_i * v_scale) + eps) + decay * params[i]);
         int finite = fabsf(param) <= FLT_MAX && v_i <= FLT_MAX; // if the first moment is not finite, nor is the weight
         m[i] = finite ? m_i : m[i];
         v[i] = finite ? v_i : v[i];

@@ -232,9 +232,9 @@ ALWAYS_INLINE void register_tile(float* c, const float* base, size_t ldc, const 
 }
 
 // ----------------------------------------------------------------------------
-// Scratch memory of the kernels: one block a thread, from the heap. Large arrays on the stack, or in static thread-local memory,
-// which is taken from the stack, overflow where stacks are small (ulimit -s, OMP_STACKSIZE), and a frame that is larger than the
-// guard page may then write to other memory without a crash.
+// Scratch memory of the kernels: one block a thread, from the heap. Large arrays on the stack, or in static thread-local
+// memory, which is taken from the stack, overflow where stacks are small (ulimit -s, OMP_STACKSIZE), and a frame that is larger
+// than the guard page may then write to other memory without a crash.
 //
 // A kernel's scratch holds nothing from one call to the next, and kernels that use it do not call each other.
 

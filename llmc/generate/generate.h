@@ -2,7 +2,7 @@
 The program generate_gpt2, on the CPU or on the GPU: from weights and a prompt to text. It is built on gpt2_model.h and
 gpt2_decoder.h, which generate_gpt2.c or generate_gpt2.cu define. generate_main, at the end, selects the mode:
 
-    samples of prompts        generate/prompts.h, generate/samples.h
+    samples of prompts        generate/samples.h
     --interactive             generate/interactive.h
     --perplexity, --hellaswag generate/score.h
     --export                  export_weights.h
@@ -166,23 +166,6 @@ static inline void generate_install_interrupt_(void) {
     sigaction(SIGINT, &action, NULL);
 }
 
-// Does what the options ask for with a model that is built.
-static inline void generate_run_(GenerateModel* m, Prompts* prompts) {
-    const Options* o = m->options;
-    if (o->perplexity != NULL) {
-        generate_perplexity(m);
-    } else if (o->hellaswag != NULL) {
-        generate_hellaswag(m);
-    } else if (o->interactive) {
-        generate_install_interrupt_();
-        generate_interactive(m);
-        generate_interrupted = 0;
-    } else {
-        generate_install_interrupt_();
-        generate_samples(m, prompts);
-    }
-}
-
 static inline int generate_main(int argc, char** argv) {
     static Options options;
     GenerateModel m;
@@ -200,16 +183,23 @@ static inline int generate_main(int argc, char** argv) {
         prompts_encode(&prompts, &m.tokenizer);
         generate_length(&m, &prompts);
     }
+    if (options.export_to == NULL) { generate_model_build(&m); }
+    if (samples || options.interactive) { generate_install_interrupt_(); }
     if (options.export_to != NULL) {
         generate_export(&m);
+    } else if (options.perplexity != NULL) {
+        generate_perplexity(&m);
+    } else if (options.hellaswag != NULL) {
+        generate_hellaswag(&m);
+    } else if (options.interactive) {
+        generate_interactive(&m);
     } else {
-        generate_model_build(&m);
-        generate_run_(&m, &prompts);
+        generate_samples(&m, &prompts);
     }
     prompts_free(&prompts);
     generate_model_free(&m);
     if (fflush(stdout) != 0 || ferror(stdout)) { fatal("cannot write to stdout: %s", strerror(errno)); }
-    return generate_interrupted ? EXIT_INTERRUPTED : EXIT_SUCCESS;
+    return generate_interrupted && samples ? EXIT_INTERRUPTED : EXIT_SUCCESS;
 }
 
 #endif

@@ -89,8 +89,7 @@ static inline void generate_model_free(GenerateModel* m) {
     tokenizer_free(&m->tokenizer);
 }
 
-// The plan of what a decoder for B sequences of T tokens needs beside the model that is there or, with `scoring`, forward passes
-// of such batches.
+// What a decoder for B sequences of T tokens or, with `scoring`, forward passes of such batches take beside the model.
 static inline GPT2Plan generate_plan(const GenerateModel* m, int B, int T, int scoring) {
     static const PlanRowId there[] = {PLAN_WEIGHTS, PLAN_SCALARS, PLAN_WORKSPACE, PLAN_HOST_RESULTS, PLAN_HOST_PROCESS};
     GPT2Plan plan;

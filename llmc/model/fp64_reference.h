@@ -9,22 +9,18 @@ for small shapes.
 
 #include "llmc/base/utils.h"
 
-// out (N, OC) = inp (N, C) W^T, W (OC, C)
-static inline void fp64_gemm(double* out, const float* inp, const float* weight, size_t N, size_t C, size_t OC) {
-    for (size_t i = 0; i < N; i++) {
-        for (size_t o = 0; o < OC; o++) {
-            double sum = 0.0;
-            for (size_t c = 0; c < C; c++) { sum += (double)inp[i * C + c] * (double)weight[o * C + c]; }
-            out[i * OC + o] = sum;
-        }
-    }
-}
-
 // x.y
 static inline double fp64_dot_(const float* x, const float* y, size_t n) {
     double sum = 0.0;
     for (size_t d = 0; d < n; d++) { sum += (double)x[d] * (double)y[d]; }
     return sum;
+}
+
+// out (N, OC) = inp (N, C) W^T, W (OC, C)
+static inline void fp64_gemm(double* out, const float* inp, const float* weight, size_t N, size_t C, size_t OC) {
+    for (size_t i = 0; i < N; i++) {
+        for (size_t o = 0; o < OC; o++) { out[i * OC + o] = fp64_dot_(inp + i * C, weight + o * C, C); }
+    }
 }
 
 // One head of one sequence: q, k, v are rows of `stride` numbers, out and dout of NH * HS; dq, dk and dv are added to.

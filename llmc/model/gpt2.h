@@ -145,7 +145,9 @@ static inline char* gpt2_get_pointer_(const void* members, int i) {
     X(ctx, scratch, stat, training, SCRATCH)    /* scratch of the backward kernels, sized for the largest */
 // clang-format on
 
-enum { NUM_ACTIVATION_TENSORS = 0 GPT2_ACTIVATIONS(GPT2_COUNT_, ) };
+// The rows of the table: ACTIVATION_encoded, ...
+#define GPT2_ACTIVATION_ID_(ctx, name, ...) ACTIVATION_##name,
+enum { GPT2_ACTIVATIONS(GPT2_ACTIVATION_ID_, ) NUM_ACTIVATION_TENSORS };
 
 typedef enum { ACTIVATION_real, ACTIVATION_stat } GPT2ActivationType;
 

@@ -61,9 +61,6 @@ void gpt2_decoder_resume(GPT2Decoder* d, int slot);
 // Tokens in the cache, of the prompt and sampled ones
 int gpt2_decoder_length(const GPT2Decoder* d, int slot);
 
-// The logits (V) after a sequence's last token, to the host.
-Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot);
-
 // ----------------------------------------------------------------------------
 // What every implementation has beside its cache: buffers in one block of memory, by a table DECODER_BUFFERS(X, ctx) of
 // X(ctx, type, name, count)

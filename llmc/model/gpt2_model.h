@@ -146,10 +146,10 @@ Status gpt2_set_parameters(GPT2* model, const float* params);
 // The size of a block, of all shards together; 0 if the model has no such block.
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
 
-// Copy bytes offset .. offset+bytes-1 of a block, without a cast, to the host and back. Of a sharded block only the elements of
-// this process's shard are copied; the others are left unchanged, in `host` and in the model. The gradients are those of the
-// subtree of the last micro-step; after the last one, with several processes, the shard's are sums over all of them (with zero
-// 0, all are).
+// Copy bytes offset .. offset+bytes-1 of a block, whole numbers, without a cast, to the host and back. Of a sharded block only
+// the elements of this process's shard are copied; the others are left unchanged, in `host` and in the model. The gradients are
+// those of the subtree of the last micro-step; after the last one, with several processes, the shard's are sums over all of
+// them (with zero 0, all are).
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
 
@@ -340,6 +340,16 @@ static inline size_t gpt2_snapshot_bytes(const GPT2Info* info) {
 static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t total) {
     size_t reserve = total / 10 > (size_t)1 << 30 ? total / 10 : (size_t)1 << 30;
     return available >= size_add(bytes, reserve);
+}
+
+// Bytes of a number of a block
+static inline size_t gpt2_element(const GPT2Info* info, GPT2Block block) {
+    return block == GPT2_WEIGHTS ? info->weight_bytes : sizeof(float);
+}
+
+// 1 if a process has only its shard of a block.
+static inline int gpt2_is_sharded(const GPT2Info* info, GPT2Block block) {
+    return info->sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
 }
 
 // Refuses a range of bytes outside of a block.

@@ -1,6 +1,6 @@
 /*
-Numbers that the host and the kernels compute by one function, so that both get the same bits: LayerNorm's epsilon, the factor of
-gradient clipping, hashes.
+Numbers that the host and the kernels compute by one function, so that both get the same bits: LayerNorm's epsilon, the factor
+of gradient clipping, hashes.
 */
 #ifndef LLMC_MODEL_HOST_DEVICE_H
 #define LLMC_MODEL_HOST_DEVICE_H

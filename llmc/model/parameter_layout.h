@@ -169,16 +169,9 @@ static inline void layout_shard_part(const ParameterLayout* l, int bucket, int r
 
 // The bucket that holds an element of the whole memory.
 static inline int layout_bucket_of(const ParameterLayout* l, size_t offset) {
-    int low = 0, high = l->num_buckets - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (l->buckets[middle].begin <= offset) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return low;
+    int bucket = l->num_buckets - 1;
+    while (l->buckets[bucket].begin > offset) { bucket--; }
+    return bucket;
 }
 
 // Elements that are contiguous in the table, in memory, and in one process's shard
@@ -210,26 +203,6 @@ static inline LayoutRun layout_run(const ParameterLayout* l, size_t first, size_
     size_t slice = l->table[tensor].rows * l->table[tensor].cols; // of a layer
     size_t left = slice - first % slice;
     return layout_run_at(l, layout_offset(l, tensor, first / slice) + first % slice, count < left ? count : left);
-}
-
-// The same in bytes, for copies: bytes `offset` and following of a block of numbers of `element` bytes in the table's order
-typedef struct {
-    size_t bytes;
-    size_t offset;       // in the whole memory
-    int rank;            // whose shard they are in
-    size_t shard_offset; // in that shard's memory
-} LayoutBytes;
-
-static inline LayoutBytes layout_bytes(const ParameterLayout* l, size_t element, size_t offset, size_t bytes) {
-    size_t inside = offset % element; // the range may begin within an element
-    LayoutRun run = layout_run(l, offset / element, CEIL_DIV(inside + bytes, element));
-    size_t left = run.count * element - inside;
-    LayoutBytes result;
-    result.bytes = bytes < left ? bytes : left;
-    result.offset = run.offset * element + inside;
-    result.rank = run.rank;
-    result.shard_offset = run.shard_offset * element + inside;
-    return result;
 }
 
 #endif

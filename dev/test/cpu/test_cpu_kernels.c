@@ -341,7 +341,7 @@ static void test_adamw(size_t n) {
             *ev = beta2 * *ev + (1 - beta2) * g * g;
             e[i] -= lr * (*em / (1 - pow(beta1, t)) / (sqrt(*ev / (1 - pow(beta2, t))) + eps) + decay * e[i]);
         }
-        CHECK(adamw_update(params, m, v, grads, n, (float)lr, (float)beta1, (float)beta2, (float)eps, (float)decay,
+        CHECK(adamw_update(params, m, v, grads, n, n, (float)lr, (float)beta1, (float)beta2, (float)eps, (float)decay,
                            (float)scale, t) == 0);
         free(grads);
     }
@@ -367,8 +367,8 @@ static void test_adamw_keeps(size_t n, float lr) {
         for (size_t i = 0; i < n; i++) { good[k][i] = some[k][i] = k == 2 ? fabsf(good[k][i]) : good[k][i]; }
         for (size_t i = 0; i < n; i += 7) { some[k][i] = bad_updates[i / 7 % BAD][k]; }
     }
-    CHECK(adamw_update(good[3], good[1], good[2], good[0], n, lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1) == 0);
-    CHECK(adamw_update(some[3], some[1], some[2], some[0], n, lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1) == (n + 6) / 7);
+    CHECK(adamw_update(good[3], good[1], good[2], good[0], n, n, lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1) == 0);
+    CHECK(adamw_update(some[3], some[1], some[2], some[0], n, n, lr, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1) == (n + 6) / 7);
     int stay = 1, same = 1;
     for (size_t i = 0; i < n; i++) {
         for (int k = 1; k < 4; k++) {

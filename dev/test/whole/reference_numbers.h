@@ -300,7 +300,7 @@ typedef struct {
 // Reads the whole snapshot again and again, in pieces that do not divide a block.
 static inline void* reference_read_snapshots(void* argument) {
     ReferenceReader* r = (ReferenceReader*)argument;
-    char piece[9973];
+    char piece[9972];
     const size_t PIECE = sizeof(piece);
     r->same = 1;
     for (int round = 0; round < r->rounds; round++) {

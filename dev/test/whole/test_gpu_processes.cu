@@ -204,11 +204,11 @@ static void check_snapshot(GPT2* model) {
     check(gpt2_allocate_snapshot(model));
     check(gpt2_take_snapshot(model));
     for (int b = 0; b <= GPT2_MASTER_WEIGHTS; b++) {
-        size_t bytes = gpt2_block_bytes(model, (GPT2Block)b), third = bytes / 3 + 1;
+        size_t bytes = gpt2_block_bytes(model, (GPT2Block)b), third = bytes / 12 * 4 + 4;
         if (b == GPT2_GRADIENTS || bytes == 0) { continue; }
         std::vector<char> now(bytes), then(bytes);
         check(gpt2_copy_out(model, now.data(), (GPT2Block)b, 0, bytes));
-        for (size_t at = 0; at < bytes; at += third) { // pieces that begin anywhere
+        for (size_t at = 0; at < bytes; at += third) { // pieces of whole numbers, of which the last is shorter
             size_t n = bytes - at < third ? bytes - at : third;
             check(gpt2_read_snapshot(model, then.data() + at, (GPT2Block)b, at, n));
         }
