@@ -140,7 +140,9 @@ def keeps_old_errors(text):
 
 def test_public_functions_forget_older_errors(_):
     assert list(keeps_old_errors("Status gpt2_x(int a) {\n    TRY(f());\n    status_clear();\n}\n")) == ["gpt2_x"]
-    found = [f"{path}: {name}" for path, text in read(("*.c", "*.cu", "llmc/model/*.h")) for name in keeps_old_errors(text)]
+    found = [
+        f"{path}: {name}" for path, text in read(("*.c", "*.cu", "llmc/model/*.h")) for name in keeps_old_errors(text)
+    ]
     assert not found, found
 
 
