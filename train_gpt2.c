@@ -450,8 +450,8 @@ static Status exchange_create(Exchange* x, size_t size) {
     return STATUS_OK;
 }
 
-static Status gpt2_allocate_rest(GPT2* model, size_t BT, int training) {
-    (void)BT;
+static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
+    (void)B, (void)T;
     model->received = zeros_alloc(model, PLAN_RECEIVED);
     model->block_sums = (double*)row_alloc(model, PLAN_BLOCK_SUMS);
     TRY(status_now());

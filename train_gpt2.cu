@@ -904,12 +904,14 @@ static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     return STATUS_OK;
 }
 
-static Status gpt2_allocate_rest(GPT2* model, size_t BT, int training) {
+static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
+    const GPT2Config c = model->info.config;
+    attention_forward_name(B, T, c.num_heads, c.channels / c.num_heads); // an error if no variant serves
     model->inputs = (int*)row_alloc(model, PLAN_BATCH);
     model->info.losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
     TRY(status_now());
-    model->targets = model->inputs + BT;
-    return training ? gpt2_allocate_training(model, BT) : STATUS_OK;
+    model->targets = model->inputs + (size_t)B * T;
+    return training ? gpt2_allocate_training(model, (size_t)B * T) : STATUS_OK;
 }
 
 Status gpt2_available_memory(GPT2Memory* memory) {
@@ -933,12 +935,8 @@ void gpt2_free(GPT2* model) {
                          model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
                          model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets};
     void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host};
-    for (void* p : on_device) {
-        if (p != NULL) { cudaFree(p); }
-    }
-    for (void* p : on_host) {
-        if (p != NULL) { cudaFreeHost(p); }
-    }
+    for (void* p : on_device) { cudaFree(p); }
+    for (void* p : on_host) { cudaFreeHost(p); }
     exchange_free(&model->exchange);
     layout_free(&model->layout);
     free(model->token_counts);

@@ -253,24 +253,14 @@ static inline void generation_print_(Generation* g) {
 // ----------------------------------------------------------------------------
 // All of them
 
-// Samples 0 .. num_samples-1 of each prompt, in the prompts' order.
-static inline void generation_create_samples_(Generation* g, Prompts* prompts) {
-    size_t each = (size_t)g->options->num_samples, all = size_mul((size_t)prompts->count, each);
-    if (all > (size_t)1 << 24) {
-        fatal("%d prompts with %d samples each: 16,777,216 samples are the most", prompts->count,
-              g->options->num_samples);
-    }
-    g->num_samples = (int)all;
-    g->samples = (Sample*)calloc_check(all, sizeof(Sample));
-    for (size_t i = 0; i < all; i++) {
-        g->samples[i].prompt = &prompts->items[i / each];
-        g->samples[i].number = i % each;
-    }
-}
-
+// Samples 0 .. num_samples-1 of each prompt, in the prompts' order
 static inline Generation generation_create(const Options* o, Tokenizer* tokenizer, Prompts* prompts,
                                            GPT2Decoder* decoder, int B, int T, FILE* out) {
     Generation g;
+    size_t each = (size_t)o->num_samples, all = size_mul((size_t)prompts->count, each);
+    if (all > (size_t)1 << 24) {
+        fatal("%d prompts with %d samples each: 16,777,216 samples are the most", prompts->count, o->num_samples);
+    }
     memset(&g, 0, sizeof(g));
     g.options = o, g.tokenizer = tokenizer, g.decoder = decoder, g.B = B, g.T = T;
     g.out = out, g.terminal = isatty(fileno(out));
@@ -278,7 +268,12 @@ static inline Generation generation_create(const Options* o, Tokenizer* tokenize
     g.tokens = (int*)malloc_check((size_t)B * sizeof(int));
     g.prompts = (DecoderPrompt*)malloc_check((size_t)B * sizeof(DecoderPrompt));
     for (int i = 0; i < B; i++) { g.slots[i] = -1; }
-    generation_create_samples_(&g, prompts);
+    g.num_samples = (int)all;
+    g.samples = (Sample*)calloc_check(all, sizeof(Sample));
+    for (size_t i = 0; i < all; i++) {
+        g.samples[i].prompt = &prompts->items[i / each];
+        g.samples[i].number = i % each;
+    }
     return g;
 }
 

@@ -328,14 +328,8 @@ static inline GPT2Config gpt2_config_for_rows(const char* descriptor, int vocab_
     } else if (given < 3 || depth > 0) {
         fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
     }
-    GPT2Config config;
-    config.max_seq_len = value[CONTEXT] ? value[CONTEXT] : T;
-    config.trained_len = 0;
-    config.vocab_size = vocab_size;
-    config.padded_vocab_size = gpt2_pad_vocab(vocab_size);
-    config.num_layers = size.layers;
-    config.num_heads = size.heads;
-    config.channels = size.channels;
+    int context = value[CONTEXT] > 0 ? value[CONTEXT] : T, Vp = gpt2_pad_vocab(vocab_size);
+    GPT2Config config = {context, vocab_size, Vp, size.layers, size.heads, size.channels, 0};
     status_clear();
     check(gpt2_config_status(config, descriptor));
     return config;

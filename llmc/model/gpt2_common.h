@@ -21,8 +21,8 @@ static Status gpt2_build(GPT2* model);
 static void* row_alloc(GPT2* model, PlanRowId row);
 static float* zeros_alloc(GPT2* model, PlanRowId row);
 
-// The rest of gpt2_allocate, for batches of BT tokens
-static Status gpt2_allocate_rest(GPT2* model, size_t BT, int training);
+// The rest of gpt2_allocate
+static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training);
 
 // The rows of a plan that gpt2_plan does not set. training: settings, B and T are those of a model for it.
 static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
@@ -107,7 +107,7 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     plan_clear(plan);
     status_clear();
     TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_check_settings(settings));
+    if (settings.micro_steps < 1) { return status_fail("a model for %d micro-steps", settings.micro_steps); }
     if (B != 0 || T != 0) { TRY(gpt2_check_sizes(config, B, T)); }
     TRY(layout_create(&layout, config, comm_size(settings.comm)));
     size_t masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
@@ -149,7 +149,8 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
 Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     GPT2Info* info = &model->info;
     status_clear();
-    TRY(gpt2_check_allocation(info, B, T));
+    if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
+    TRY(gpt2_check_sizes(info->config, B, T));
     TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 0));
     model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
     model->grads_memory = zeros_alloc(model, PLAN_GRADIENTS);
@@ -159,7 +160,7 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     model->master_weights = zeros_alloc(model, PLAN_MASTER_WEIGHTS);
     TRY(status_now());
     gpt2_point_activations(&model->acts, model->plan.activations, model->acts_memory);
-    TRY(gpt2_allocate_rest(model, (size_t)B * (size_t)T, training));
+    TRY(gpt2_allocate_rest(model, B, T, training));
     info->B = B;
     info->T = T;
     info->training = training;

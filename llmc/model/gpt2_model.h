@@ -262,11 +262,6 @@ void gpt2_range_end(void);
 // ----------------------------------------------------------------------------
 // Checks that every implementation makes
 
-// Refuses settings that no model can have.
-static inline Status gpt2_check_settings(GPT2Settings s) {
-    return s.micro_steps >= 1 ? STATUS_OK : status_fail("a model for %d micro-steps", s.micro_steps);
-}
-
 // Refuses sizes of a batch that no model of this context length can be allocated for.
 static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
     if (B < 1 || T < 1 || T > config.max_seq_len) {
@@ -274,12 +269,6 @@ static inline Status gpt2_check_sizes(GPT2Config config, int B, int T) {
     }
     if (B > INT_MAX / T) { return status_fail("%d x %d tokens are 2^31 or more; use a smaller batch", B, T); }
     return STATUS_OK;
-}
-
-// Refuses a model that has its activations already.
-static inline Status gpt2_check_allocation(const GPT2Info* info, int B, int T) {
-    if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
-    return gpt2_check_sizes(info->config, B, T);
 }
 
 // Refuses a batch larger than what was allocated, in B or in T: scratch is sized for both.
