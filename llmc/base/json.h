@@ -49,13 +49,13 @@ static inline void json_free(Json* json) {
 }
 
 // ----------------------------------------------------------------------------
-// Parsing, twice: the first pass checks the text and counts its nodes, the second fills them in
+// Parsing. The text ends in a NUL, at which every search ends.
 
 typedef struct {
     const char* name;
     char* text; // (bytes), and a NUL
     size_t bytes, at;
-    JsonNode* nodes; // NULL in the first pass
+    JsonNode* nodes;
     uint32_t count;
     int depth;
 } JsonParser;
@@ -64,45 +64,43 @@ static inline Status json_fail_(const JsonParser* p, size_t at, const char* what
     return status_fail("%s is no JSON: byte %zu: %s", p->name, at, what);
 }
 
-static inline char json_peek_(const JsonParser* p) { return p->at < p->bytes ? p->text[p->at] : '\0'; }
-
-static inline void json_skip_space_(JsonParser* p) {
-    while (p->at < p->bytes && strchr(" \t\n\r", p->text[p->at]) != NULL && p->text[p->at] != '\0') { p->at++; }
+// Passes the characters that `set` has; returns how many they were.
+static inline size_t json_skip_(JsonParser* p, const char* set) {
+    size_t n = strspn(p->text + p->at, set);
+    p->at += n;
+    return n;
 }
+
+static inline void json_skip_space_(JsonParser* p) { json_skip_(p, " \t\n\r"); }
 
 // The next node, with itself as the whole of it; returns its number.
 static inline uint32_t json_add_(JsonParser* p, JsonType type, size_t begin, size_t bytes) {
-    if (p->nodes != NULL) {
-        JsonNode* n = &p->nodes[p->count];
-        n->begin = (uint32_t)begin, n->bytes = (uint32_t)bytes;
-        n->next = (p->count + 1) & 0x1fffffffu, n->type = (unsigned)type & 7u;
-    }
+    JsonNode* n = &p->nodes[p->count];
+    n->begin = (uint32_t)begin, n->bytes = (uint32_t)bytes;
+    n->next = (p->count + 1) & 0x1fffffffu, n->type = (unsigned)type & 7u;
     return p->count++;
 }
 
 // Four hexadecimal digits; -1 if there are none.
-static inline int json_hex_(const JsonParser* p, size_t at) {
+static inline int json_hex_(const char* text) {
+    static const char digits[] = "0123456789abcdefABCDEF";
     int value = 0;
-    for (size_t i = at; i < at + 4; i++) {
-        char c = i < p->bytes ? p->text[i] : '\0';
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0) { return -1; }
-        value = value * 16 + digit;
+    for (int i = 0; i < 4; i++) {
+        const char* digit = text[i] == '\0' ? NULL : strchr(digits, text[i]);
+        if (digit == NULL) { return -1; }
+        value = value * 16 + (int)(digit - digits) - (digit - digits < 16 ? 0 : 6);
     }
     return value;
 }
 
 // \uXXXX, or two of them for a character beyond U+FFFF; p->at is at the first 'u'. Returns the bytes written to `out`, or 0.
 static inline size_t json_unicode_(JsonParser* p, char out[4]) {
-    int c = json_hex_(p, p->at + 1), low;
+    int c = json_hex_(p->text + p->at + 1), low;
     if (c < 0) { return 0; }
     p->at += 5;
     if (c < 0xd800 || c > 0xdfff) { return utf8_encode(out, (unsigned)c); }
-    if (c >= 0xdc00 || p->at + 1 >= p->bytes || p->text[p->at] != '\\' || p->text[p->at + 1] != 'u') { return 0; }
-    low = json_hex_(p, p->at + 2);
+    if (c >= 0xdc00 || strncmp(p->text + p->at, "\\u", 2) != 0) { return 0; }
+    low = json_hex_(p->text + p->at + 2);
     if (low < 0xdc00 || low > 0xdfff) { return 0; }
     p->at += 6;
     return utf8_encode(out, 0x10000u + (((unsigned)c & 0x3ffu) << 10 | ((unsigned)low & 0x3ffu)));
@@ -111,7 +109,7 @@ static inline size_t json_unicode_(JsonParser* p, char out[4]) {
 // The character that an escape stands for, in `out`; p->at is behind the backslash. Returns its bytes, or 0.
 static inline size_t json_escape_(JsonParser* p, char out[4]) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    char c = json_peek_(p);
+    char c = p->text[p->at];
     if (c == 'u') { return json_unicode_(p, out); }
     const char* name = c == '\0' ? NULL : strchr(names, c);
     if (name == NULL) { return 0; }
@@ -120,7 +118,7 @@ static inline size_t json_escape_(JsonParser* p, char out[4]) {
     return 1;
 }
 
-// A string. In the second pass its characters replace its text, which is never shorter than they are.
+// A string. Its characters replace its text, which is never shorter than they are.
 static inline Status json_parse_string_(JsonParser* p) {
     size_t begin = ++p->at, to = begin;
     for (;;) {
@@ -140,34 +138,31 @@ static inline Status json_parse_string_(JsonParser* p) {
             memcpy(out, c, n);
             p->at += n;
         }
-        if (p->nodes != NULL) { memcpy(p->text + to, out, n); }
+        memcpy(p->text + to, out, n);
         to += n;
     }
-    if (p->nodes != NULL) { p->text[to] = '\0'; }
+    p->text[to] = '\0';
     p->at++;
     json_add_(p, JSON_STRING, begin, to - begin);
     return STATUS_OK;
 }
 
-static inline size_t json_digits_(JsonParser* p) {
-    size_t begin = p->at;
-    while (json_peek_(p) >= '0' && json_peek_(p) <= '9') { p->at++; }
-    return p->at - begin;
-}
+static inline size_t json_digits_(JsonParser* p) { return json_skip_(p, "0123456789"); }
 
 static inline Status json_parse_number_(JsonParser* p) {
+    const char* text = p->text;
     size_t begin = p->at;
-    p->at += json_peek_(p) == '-';
-    int zero = json_peek_(p) == '0';
+    p->at += text[p->at] == '-';
+    int zero = text[p->at] == '0';
     size_t digits = json_digits_(p);
     if (digits == 0 || (zero && digits > 1)) { return json_fail_(p, begin, "a value was expected"); }
-    if (json_peek_(p) == '.') {
+    if (text[p->at] == '.') {
         p->at++;
         if (json_digits_(p) == 0) { return json_fail_(p, p->at, "a digit was expected"); }
     }
-    if (json_peek_(p) == 'e' || json_peek_(p) == 'E') {
+    if (text[p->at] == 'e' || text[p->at] == 'E') {
         p->at++;
-        p->at += json_peek_(p) == '+' || json_peek_(p) == '-';
+        p->at += text[p->at] == '+' || text[p->at] == '-';
         if (json_digits_(p) == 0) { return json_fail_(p, p->at, "a digit was expected"); }
     }
     json_add_(p, JSON_NUMBER, begin, p->at - begin);
@@ -178,7 +173,7 @@ static inline Status json_parse_word_(JsonParser* p) {
     static const char* const words[] = {"null", "false", "true"};
     for (int i = 0; i < 3; i++) {
         size_t n = strlen(words[i]);
-        if (p->bytes - p->at < n || memcmp(p->text + p->at, words[i], n) != 0) { continue; }
+        if (strncmp(p->text + p->at, words[i], n) != 0) { continue; }
         json_add_(p, (JsonType)((int)JSON_NULL + i), p->at, n);
         p->at += n;
         return STATUS_OK;
@@ -186,32 +181,25 @@ static inline Status json_parse_word_(JsonParser* p) {
     return json_fail_(p, p->at, p->at < p->bytes ? "a value was expected" : "the text ends where a value was expected");
 }
 
-typedef struct {
-    const char* text;
-    size_t bytes;
-} JsonKey;
-
-static inline int json_compare_keys_(const void* a, const void* b) {
-    const JsonKey *x = (const JsonKey*)a, *y = (const JsonKey*)b;
-    int order = memcmp(x->text, y->text, x->bytes < y->bytes ? x->bytes : y->bytes);
-    return order != 0 ? order : x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+static inline int json_compare_keys_(const void* a, const void* b, void* text) {
+    const JsonNode *x = (const JsonNode*)a, *y = (const JsonNode*)b;
+    if (x->bytes != y->bytes) { return x->bytes < y->bytes ? -1 : 1; }
+    return memcmp((char*)text + x->begin, (char*)text + y->begin, x->bytes);
 }
 
-// Refuses an object whose keys are not all different. Second pass.
+// Refuses an object whose keys are not all different.
 static inline Status json_check_keys_(const JsonParser* p, uint32_t object, size_t members) {
-    JsonKey* keys = members > 1 ? (JsonKey*)malloc(members * sizeof(JsonKey)) : NULL;
-    Status status = STATUS_OK;
+    JsonNode* keys = (JsonNode*)malloc((members + 1) * sizeof(JsonNode));
+    Status status = keys != NULL ? STATUS_OK : status_fail("out of memory: cannot read %s", p->name);
     uint32_t node = object + 1;
-    if (members < 2) { return STATUS_OK; }
-    if (keys == NULL) { return status_fail("out of memory: cannot read %s", p->name); }
-    for (size_t i = 0; i < members; i++) {
-        keys[i].text = p->text + p->nodes[node].begin, keys[i].bytes = p->nodes[node].bytes;
+    for (size_t i = 0; i < members && status == STATUS_OK; i++) {
+        keys[i] = p->nodes[node];
         node = p->nodes[node + 1].next;
     }
-    qsort(keys, members, sizeof(JsonKey), json_compare_keys_);
+    if (status == STATUS_OK) { qsort_r(keys, members, sizeof(JsonNode), json_compare_keys_, p->text); }
     for (size_t i = 1; i < members && status == STATUS_OK; i++) {
-        if (json_compare_keys_(&keys[i - 1], &keys[i]) != 0) { continue; }
-        status = status_fail("%s: the key \"%.200s\" appears twice in an object", p->name, keys[i].text);
+        if (json_compare_keys_(&keys[i - 1], &keys[i], p->text) != 0) { continue; }
+        status = status_fail("%s: the key \"%.200s\" appears twice in an object", p->name, p->text + keys[i].begin);
     }
     free(keys);
     return status;
@@ -228,88 +216,76 @@ static inline Status json_parse_list_(JsonParser* p, char close) {
     }
     p->at++;
     json_skip_space_(p);
-    for (int more = json_peek_(p) != close; more; members++) {
+    for (int more = p->text[p->at] != close; more; members++) {
         if (close == '}') {
-            if (json_peek_(p) != '"') { return json_fail_(p, p->at, "a key was expected"); }
+            if (p->text[p->at] != '"') { return json_fail_(p, p->at, "a key was expected"); }
             TRY(json_parse_string_(p));
             json_skip_space_(p);
-            if (json_peek_(p) != ':') { return json_fail_(p, p->at, "':' was expected"); }
+            if (p->text[p->at] != ':') { return json_fail_(p, p->at, "':' was expected"); }
             p->at++;
         }
         TRY(json_parse_value_(p));
         json_skip_space_(p);
-        more = json_peek_(p) == ',';
+        more = p->text[p->at] == ',';
         p->at += (size_t)more;
         if (more) { json_skip_space_(p); }
     }
-    if (json_peek_(p) != close) {
+    if (p->text[p->at] != close) {
         return json_fail_(p, p->at, close == '}' ? "',' or '}' was expected" : "',' or ']' was expected");
     }
     p->at++;
     p->depth--;
-    if (p->nodes == NULL) { return STATUS_OK; }
     p->nodes[list].next = p->count & 0x1fffffffu;
     return close == '}' ? json_check_keys_(p, list, members) : STATUS_OK;
 }
 
 static inline Status json_parse_value_(JsonParser* p) {
     json_skip_space_(p);
-    char c = json_peek_(p);
+    char c = p->text[p->at];
     if (c == '{') { return json_parse_list_(p, '}'); }
     if (c == '[') { return json_parse_list_(p, ']'); }
     if (c == '"') { return json_parse_string_(p); }
     return c == '-' || (c >= '0' && c <= '9') ? json_parse_number_(p) : json_parse_word_(p);
 }
 
-static inline Status json_pass_(JsonParser* p) {
-    p->at = 0, p->count = 0, p->depth = 0;
-    TRY(json_parse_value_(p));
-    json_skip_space_(p);
-    return p->at == p->bytes ? STATUS_OK : json_fail_(p, p->at, "more text after the value");
-}
-
 // Parses a text, of which it makes a copy. `name` is what messages call it. After an error there is nothing to free.
 static inline Status json_parse(Json* json, const char* name, const char* text, size_t bytes) {
-    JsonParser p;
     memset(json, 0, sizeof(*json));
-    memset(&p, 0, sizeof(p));
     if (bytes > JSON_MOST_BYTES) {
         return status_fail("%s: %zu bytes of JSON are more than %d", name, bytes, (int)JSON_MOST_BYTES);
     }
     json->text = (char*)malloc(bytes + 1);
-    if (json->text == NULL) { return status_fail("out of memory: cannot read %s", name); }
+    json->nodes =
+        (JsonNode*)malloc((bytes / 2 + JSON_DEPTH + 2) * sizeof(JsonNode)); // a value and its comma: two bytes
+    if (json->text == NULL || json->nodes == NULL) {
+        json_free(json);
+        return status_fail("out of memory: cannot read %s", name);
+    }
     memcpy(json->text, text, bytes);
     json->text[bytes] = '\0';
-    p.name = name, p.text = json->text, p.bytes = bytes;
-    Status status = json_pass_(&p);
-    if (status == STATUS_OK) {
-        json->nodes = p.nodes = (JsonNode*)malloc(p.count * sizeof(JsonNode));
-        status = p.nodes == NULL ? status_fail("out of memory: cannot read %s", name) : json_pass_(&p);
-    }
+    JsonParser p = {name, json->text, bytes, 0, json->nodes, 0, 0};
+    Status status = json_parse_value_(&p);
+    json_skip_space_(&p);
+    if (status == STATUS_OK && p.at < bytes) { status = json_fail_(&p, p.at, "more text after the value"); }
     if (status != STATUS_OK) { json_free(json); }
     return status;
 }
 
 // Parses a file of at most `most` bytes.
 static inline Status json_read_file(Json* json, const char* path, size_t most) {
-    memset(json, 0, sizeof(*json));
-    FILE* file;
+    int fd;
     struct stat st;
-    TRY(fopen_regular(&file, &st, path));
-    if ((uint64_t)st.st_size > most) {
-        fclose(file);
-        return status_fail("%s is no file of at most %zu bytes", path, most);
-    }
-    size_t bytes = (size_t)st.st_size;
-    char* text = (char*)malloc(bytes + 1);
-    Status status = text == NULL ? status_fail("out of memory: cannot read %s", path) : STATUS_OK;
-    if (text != NULL && fread(text, 1, bytes, file) != bytes) {
-        status = status_fail("cannot read %s: %s", path, ferror(file) ? strerror(errno) : "it has become shorter");
-    }
-    fclose(file);
+    memset(json, 0, sizeof(*json));
+    TRY(open_regular(&fd, &st, path));
+    size_t bytes = (size_t)st.st_size, mark = 0;
+    char* text = bytes <= most ? (char*)malloc(bytes + 1) : NULL;
+    Status status = bytes > most   ? status_fail("%s is no file of at most %zu bytes", path, most)
+                    : text == NULL ? status_fail("out of memory: cannot read %s", path)
+                                   : read_at(fd, path, 0, text, bytes);
+    close(fd);
     const char* foreign = status == STATUS_OK ? foreign_file(text, bytes) : NULL;
     if (foreign != NULL) { status = status_fail("%s is %s", path, foreign); }
-    size_t mark = status == STATUS_OK ? utf8_mark(text, bytes) : 0;
+    if (status == STATUS_OK) { mark = utf8_mark(text, bytes); }
     if (mark > 0) { note_mark_dropped(path); }
     if (status == STATUS_OK) { status = json_parse(json, path, text + mark, bytes - mark); }
     free(text);
@@ -356,60 +332,43 @@ static inline const JsonNode* json_member(const Json* json, const JsonNode* obje
 
 // 1 if the node is a whole number from 0 to `most`, written with digits alone.
 static inline int json_whole(const Json* json, const JsonNode* node, size_t most, size_t* value) {
+    const char* text = json_string(json, node);
     *value = 0;
-    if (node->type != (unsigned)JSON_NUMBER) { return 0; }
-    for (uint32_t i = 0; i < node->bytes; i++) {
-        char c = json->text[node->begin + i];
-        if (c < '0' || c > '9') { return 0; }
-        size_t digit = (size_t)(c - '0');
-        if (*value > most / 10 || most - *value * 10 < digit) { return 0; }
-        *value = *value * 10 + digit;
-    }
+    if (node->type != (unsigned)JSON_NUMBER || strspn(text, "0123456789") != node->bytes) { return 0; }
+    errno = 0;
+    unsigned long long number = strtoull(text, NULL, 10);
+    if (errno != 0 || number > most) { return 0; }
+    *value = number;
     return 1;
 }
 
 // 1 if the node is a number that a double can hold.
 static inline int json_number(const Json* json, const JsonNode* node, double* value) {
-    char text[400];
-    *value = 0.0;
-    if (node->type != (unsigned)JSON_NUMBER || node->bytes >= sizeof(text)) { return 0; }
-    memcpy(text, json->text + node->begin, node->bytes);
-    text[node->bytes] = '\0';
-    *value = strtod(text, NULL);
+    *value = node->type == (unsigned)JSON_NUMBER ? strtod(json_string(json, node), NULL) : (double)INFINITY;
     return isfinite(*value);
 }
 
 // ----------------------------------------------------------------------------
 // Writing
 
-// The next character of a text (n >= 1 bytes) as JSON has it, in `out`; *taken is how many bytes it was. What is no UTF-8
-// becomes U+FFFD. Returns the bytes in `out`.
-static inline size_t json_quote_character_(char out[8], const char* text, size_t n, size_t* taken) {
-    static const char values[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
-    *taken = utf8_character(text, n);
-    if (*taken == 0) {
-        *taken = 1;
-        return utf8_encode(out, 0xfffd);
-    }
-    unsigned char c = (unsigned char)text[0];
-    const char* value = c == '\0' ? NULL : strchr(values, c);
-    if (value != NULL) {
-        out[0] = '\\', out[1] = names[value - values];
-        return 2;
-    }
-    if (c < 0x20 || c == 0x7f) { return (size_t)snprintf(out, 8, "\\u%04x", c); }
-    memcpy(out, text, *taken);
-    return *taken;
-}
-
-// Writes a text as a JSON string, with its quotes.
+// Writes a text as a JSON string, with its quotes. What is no UTF-8 becomes U+FFFD.
 static inline void json_write_text(FILE* out, const char* text, size_t bytes) {
-    size_t taken;
+    static const char values[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
     fputc('"', out);
-    for (size_t i = 0; i < bytes; i += taken) {
-        char character[8];
-        size_t n = json_quote_character_(character, text + i, bytes - i, &taken);
-        fwrite(character, 1, n, out);
+    for (size_t i = 0, n; i < bytes; i += n) {
+        unsigned char c = (unsigned char)text[i];
+        const char* value = c == '\0' ? NULL : strchr(values, c);
+        n = utf8_character(text + i, bytes - i);
+        if (n == 0) {
+            n = 1;
+            fputs("\xef\xbf\xbd", out);
+        } else if (value != NULL) {
+            fprintf(out, "\\%c", names[value - values]);
+        } else if (c < 0x20 || c == 0x7f) {
+            fprintf(out, "\\u%04x", c);
+        } else {
+            fwrite(text + i, 1, n, out);
+        }
     }
     fputc('"', out);
 }
