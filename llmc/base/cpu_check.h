@@ -6,56 +6,32 @@ inline parts are compiled for the processor of the build.
 #ifndef LLMC_BASE_CPU_CHECK_H
 #define LLMC_BASE_CPU_CHECK_H
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__)
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define CPU_NEEDS_(name)                                                                                               \
-    if (missing == NULL && !__builtin_cpu_supports(name)) { missing = name; }
+// The compiler defines the macro as 1 where it may use the instructions.
+#define CPU_TEXT_(text) #text
+#define CPU_NEEDS_(macro, name)                                                                                        \
+    if (missing == NULL && CPU_TEXT_(macro)[0] == '1' && !__builtin_cpu_supports(name)) { missing = name; }
 
 __attribute__((constructor(101), target("arch=x86-64"))) static void cpu_check_(void) {
     const char* missing = NULL;
     __builtin_cpu_init();
-#ifdef __SSE4_2__
-    CPU_NEEDS_("sse4.2")
-#endif
-#ifdef __POPCNT__
-    CPU_NEEDS_("popcnt")
-#endif
-#ifdef __AVX__
-    CPU_NEEDS_("avx")
-#endif
-#ifdef __AVX2__
-    CPU_NEEDS_("avx2")
-#endif
-#ifdef __FMA__
-    CPU_NEEDS_("fma")
-#endif
-#ifdef __FMA4__
-    CPU_NEEDS_("fma4")
-#endif
-#ifdef __XOP__
-    CPU_NEEDS_("xop")
-#endif
-#ifdef __BMI__
-    CPU_NEEDS_("bmi")
-#endif
-#ifdef __BMI2__
-    CPU_NEEDS_("bmi2")
-#endif
-#ifdef __AVX512F__
-    CPU_NEEDS_("avx512f")
-#endif
-#ifdef __AVX512VL__
-    CPU_NEEDS_("avx512vl")
-#endif
-#ifdef __AVX512BW__
-    CPU_NEEDS_("avx512bw")
-#endif
-#ifdef __AVX512DQ__
-    CPU_NEEDS_("avx512dq")
-#endif
+    CPU_NEEDS_(__SSE4_2__, "sse4.2")
+    CPU_NEEDS_(__POPCNT__, "popcnt")
+    CPU_NEEDS_(__AVX__, "avx")
+    CPU_NEEDS_(__AVX2__, "avx2")
+    CPU_NEEDS_(__FMA__, "fma")
+    CPU_NEEDS_(__FMA4__, "fma4")
+    CPU_NEEDS_(__XOP__, "xop")
+    CPU_NEEDS_(__BMI__, "bmi")
+    CPU_NEEDS_(__BMI2__, "bmi2")
+    CPU_NEEDS_(__AVX512F__, "avx512f")
+    CPU_NEEDS_(__AVX512VL__, "avx512vl")
+    CPU_NEEDS_(__AVX512BW__, "avx512bw")
+    CPU_NEEDS_(__AVX512DQ__, "avx512dq")
     if (missing == NULL) { return; }
     const char* parts[] = {"error: this processor lacks ", missing,
                            ", with which this program was built; build it here: make clean && make\n"};

@@ -66,19 +66,9 @@ static inline unsigned int randint32(mt19937_state* s) {
     return y;
 }
 
-// The first draw is the high half.
-static inline unsigned long long randint64(mt19937_state* s) {
-    unsigned long long high = randint32(s);
-    unsigned long long low = randint32(s);
-    return (high << 32) | low;
-}
-
 // Uniform in [0, 1): as many random bits as the type has digits, from the low end of the word
 static inline float randfloat32(mt19937_state* s) {
     return (float)(randint32(s) & 0xffffffu) * (1.0f / 16777216.0f); // 2^-24
-}
-static inline double randfloat64(mt19937_state* s) {
-    return (double)(randint64(s) & 0x1fffffffffffffull) * (1.0 / 9007199254740992.0); // 2^-53
 }
 
 // data (n) <- uniform in [from, to)
@@ -86,37 +76,25 @@ static inline void uniform_(float* data, size_t n, float from, float to, mt19937
     for (size_t i = 0; i < n; i++) { data[i] = randfloat32(s) * (to - from) + from; }
 }
 
-#define RAND_TWO_PI 6.283185307179586476925286766559
-
 // 16 uniforms -> 16 normals in place (Box and Muller 1958): x[i] gives the radius, x[i+8] the angle.
 // The 1e-12 is for log's argument; at 2^-24, the smallest argument there is, it still changes the rounding.
 static inline void box_muller_16(float* x, float mean, float std) {
     for (int i = 0; i < 8; i++) {
         float radius = sqrtf(-2.0f * logf((1.0f - x[i]) + 1e-12f));
-        float angle = (float)(RAND_TWO_PI * (double)x[i + 8]);
+        float angle = (float)(6.283185307179586476925286766559 * (double)x[i + 8]);
         x[i] = radius * cosf(angle) * std + mean;
         x[i + 8] = radius * sinf(angle) * std + mean;
     }
 }
 
-// data (n) <- normal with the given mean and standard deviation. PyTorch has two ways. From 16 elements on: a float each,
-// transformed in sixteens; where 16 does not divide n, the last 16 elements are drawn anew. Below 16: pairs of doubles.
-// (PyTorch keeps the second half of the last pair for the next call where n < 16 is odd; here it is dropped.)
+// data (n >= 16) <- normal with the given mean and standard deviation. A float each, transformed in sixteens; where 16 does not
+// divide n, the last 16 elements are drawn anew. (PyTorch draws fewer than 16 in another way: no tensor is as small.)
 static inline void normal_(float* data, size_t n, float mean, float std, mt19937_state* s) {
-    if (n >= 16) {
-        uniform_(data, n, 0.0f, 1.0f, s);
-        for (size_t i = 0; i + 16 <= n; i += 16) { box_muller_16(data + i, mean, std); }
-        if (n % 16 != 0) {
-            uniform_(data + n - 16, 16, 0.0f, 1.0f, s);
-            box_muller_16(data + n - 16, mean, std);
-        }
-        return;
-    }
-    for (size_t i = 0; i < n; i += 2) {
-        double angle = RAND_TWO_PI * randfloat64(s);
-        double radius = sqrt(-2.0 * log1p(-randfloat64(s)));
-        data[i] = (float)(radius * cos(angle) * (double)std + (double)mean);
-        if (i + 1 < n) { data[i + 1] = (float)(radius * sin(angle) * (double)std + (double)mean); }
+    uniform_(data, n, 0.0f, 1.0f, s);
+    for (size_t i = 0; i + 16 <= n; i += 16) { box_muller_16(data + i, mean, std); }
+    if (n % 16 != 0) {
+        uniform_(data + n - 16, 16, 0.0f, 1.0f, s);
+        box_muller_16(data + n - 16, mean, std);
     }
 }
 

@@ -22,7 +22,7 @@ static void scores_are_the_definition_s(void) {
     outlier_init(&d);
     int early = 0;
     for (int i = 0; i < 1000; i++) {
-        x[i] = 3.0 + 8.0 * exp(-i / 100.0) + 0.5 * randfloat64(&rng);
+        x[i] = 3.0 + 8.0 * exp(-i / 100.0) + 0.5 * (double)randfloat32(&rng);
         double z = outlier_update(&d, x[i]);
         if (i < 128) {
             early += isnan(z) != 0; // no score until the window is full
