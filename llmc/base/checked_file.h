@@ -16,7 +16,6 @@ begin with status_clear(). No globals: each thread may have its own files.
 
 #include "atomic_file.h"
 #include "checksum.h"
-#include "digest.h"
 #include "regular_file.h"
 #include "status.h"
 #include "utils.h"
@@ -117,10 +116,7 @@ static inline Status checked_write(CheckedWriter* w, const void* src, size_t n) 
 // Identifies the body by its checksums and its size: 64 bits, never 0. Of a writer when the whole body is written.
 static inline uint64_t checked_contents(const int32_t* header, size_t body_bytes) {
     uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)body_bytes;
-    for (int i = CHECKED_SUMS; i < HEADER_INTS; i++) {
-        hash = (hash ^ (uint32_t)header[i]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
-    }
+    for (int i = CHECKED_SUMS; i < HEADER_INTS; i++) { hash = digest_word_(hash, (uint32_t)header[i]); }
     return hash ? hash : 1;
 }
 

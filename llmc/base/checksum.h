@@ -3,6 +3,8 @@ CRC32C (Castagnoli: iSCSI's, RFC 3720), the checksum of our files: it detects ev
 other changes but one in 2^32. Computed by the processor's instruction where there is one (SSE4.2, ARMv8's CRC), detected at run
 time, so that a program built for an older processor uses it, too; otherwise byte by byte, by a table. Both give the same
 values. Speeds: dev/bench/checksum_speed.csv.
+
+And a digest of 64 bits, which identifies the contents of files and of settings.
 */
 #ifndef LLMC_BASE_CHECKSUM_H
 #define LLMC_BASE_CHECKSUM_H
@@ -11,15 +13,10 @@ values. Speeds: dev/bench/checksum_speed.csv.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
-#endif
-
-typedef uint32_t (*Crc32c)(uint32_t crc, const unsigned char* p, size_t bytes); // without the inversions at both ends
 
 // ----------------------------------------------------------------------------
-// Portable
+// By a table
 
 static uint32_t crc32c_table_[256]; // what each byte contributes
 
@@ -31,6 +28,7 @@ static inline void crc32c_make_table_(void) {
     }
 }
 
+// Without the inversions at both ends
 static inline uint32_t crc32c_portable_(uint32_t crc, const unsigned char* p, size_t bytes) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, crc32c_make_table_);
@@ -42,57 +40,77 @@ static inline uint32_t crc32c_portable_(uint32_t crc, const unsigned char* p, si
 // By the processor's instruction. As assembly: intrinsics would ask for flags of the compiler.
 
 #if defined(__x86_64__)
-#define CRC32C_INSTRUCTIONS
 static inline int crc32c_has_instruction_(void) { return __builtin_cpu_supports("sse4.2") != 0; }
 static inline uint64_t crc32c_word_(uint64_t crc, uint64_t word) {
     __asm__("crc32q %1, %0" : "+r"(crc) : "r"(word));
     return crc;
 }
-static inline uint32_t crc32c_byte_(uint32_t crc, unsigned char byte) {
-    __asm__("crc32b %1, %0" : "+r"(crc) : "q"(byte));
-    return crc;
-}
-#elif defined(__aarch64__) && (defined(__linux__) || defined(__ARM_FEATURE_CRC32)) && !defined(__AARCH64EB__)
-#define CRC32C_INSTRUCTIONS
-static inline int crc32c_has_instruction_(void) {
-#if defined(__ARM_FEATURE_CRC32)
-    return 1;
-#else
-    return (getauxval(AT_HWCAP) & 1 << 7) != 0; // HWCAP_CRC32
-#endif
-}
+#elif defined(__aarch64__)
+static inline int crc32c_has_instruction_(void) { return (getauxval(AT_HWCAP) & 1 << 7) != 0; } // HWCAP_CRC32
 static inline uint64_t crc32c_word_(uint64_t crc, uint64_t word) {
     __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
     return crc;
 }
-static inline uint32_t crc32c_byte_(uint32_t crc, unsigned char byte) {
-    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"((uint32_t)byte));
-    return crc;
-}
-#endif
-
-#if defined(CRC32C_INSTRUCTIONS)
-static inline uint32_t crc32c_instructions_(uint32_t crc, const unsigned char* p, size_t bytes) {
-    uint64_t crc64 = crc, word;
-    for (; bytes >= 8; p += 8, bytes -= 8) {
-        memcpy(&word, p, 8);
-        crc64 = crc32c_word_(crc64, word);
-    }
-    crc = (uint32_t)crc64;
-    for (; bytes > 0; p++, bytes--) { crc = crc32c_byte_(crc, *p); }
-    return crc;
-}
+#else
+static inline int crc32c_has_instruction_(void) { return 0; }
+static inline uint64_t crc32c_word_(uint64_t crc, uint64_t word) { return crc ^ word; } // not called
 #endif
 
 // ----------------------------------------------------------------------------
 
 // Goes on with the checksum of what came before, 0 at the beginning: crc32c(crc32c(0, a), b) is that of a followed by b.
 static inline uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
-    Crc32c update = crc32c_portable_;
-#if defined(CRC32C_INSTRUCTIONS)
-    if (crc32c_has_instruction_()) { update = crc32c_instructions_; }
-#endif
-    return ~update(~crc, (const unsigned char*)data, bytes);
+    const unsigned char* p = (const unsigned char*)data;
+    size_t words = crc32c_has_instruction_() ? bytes / 8 : 0;
+    uint64_t crc64 = ~crc, word;
+    for (size_t i = 0; i < words; i++, p += 8) {
+        memcpy(&word, p, 8);
+        crc64 = crc32c_word_(crc64, word);
+    }
+    return ~crc32c_portable_((uint32_t)crc64, p, bytes - 8 * words);
+}
+
+// ----------------------------------------------------------------------------
+// The digest detects any change within one word of 8 bytes, and all other changes but one in 2^64. It is not cryptographic. It
+// is part of the formats of model and state files: model_file.h, checkpoint.h.
+
+typedef struct {
+    uint64_t hash, bytes;
+} Digest;
+
+static inline Digest digest_begin(void) {
+    Digest d = {0xcbf29ce484222325u, 0};
+    return d;
+}
+
+// Both steps can be undone, so that no two words lead from one hash to the same.
+static inline uint64_t digest_word_(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 32;
+}
+
+// Takes the next bytes of the stream. Every call but the last takes a multiple of 8; the last word is filled with zeros.
+static inline void digest_update(Digest* d, const void* data, size_t bytes) {
+    const char* p = (const char*)data;
+    uint64_t word, hash = d->hash;
+    size_t whole = bytes - bytes % 8;
+    for (size_t i = 0; i < whole; i += 8) {
+        memcpy(&word, p + i, 8);
+        hash = digest_word_(hash, word);
+    }
+    if (whole < bytes) {
+        word = 0;
+        memcpy(&word, p + whole, bytes - whole);
+        hash = digest_word_(hash, word);
+    }
+    d->hash = hash;
+    d->bytes += bytes;
+}
+
+// The digest of all bytes and their number; never 0, which stands for a file without a digest.
+static inline uint64_t digest_end(Digest d) {
+    digest_update(&d, &d.bytes, sizeof(d.bytes));
+    return d.hash ? d.hash : 1;
 }
 
 #endif

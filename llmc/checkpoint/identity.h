@@ -17,7 +17,6 @@ has the lines of the trainers' flags, and compares.
 #include <inttypes.h>
 
 #include "llmc/base/checked_file.h"
-#include "llmc/base/digest.h"
 #include "llmc/base/status.h"
 
 typedef enum {

@@ -14,7 +14,7 @@ llm.c's flags. Contradictions end with one line that names both sides.
 
 #include <limits.h>
 
-#include "llmc/base/digest.h"
+#include "llmc/base/checksum.h"
 #include "llmc/base/utils.h"
 
 // What the flags say of launching; what is not given is 0 or NULL, but for process_rank, which is -1.

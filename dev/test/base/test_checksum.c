@@ -1,10 +1,15 @@
-// llmc/base/checksum.h: CRC32C as RFC 3720 publishes it, by every implementation that this machine has.
+// llmc/base/checksum.h: CRC32C as RFC 3720 publishes it, by every implementation that this machine has; and digests: the same
+// bytes give the same one, in whatever pieces they come, other bytes give another.
 #include "llmc/base/checksum.h"
 
+#include "llmc/base/rand.h"
 #include "dev/test/fixtures/unit.h"
 
-static Crc32c implementations[2] = {crc32c_portable_};
-static int num_implementations = 1;
+static uint32_t by_table(uint32_t crc, const void* data, size_t bytes) {
+    return ~crc32c_portable_(~crc, (const unsigned char*)data, bytes);
+}
+static uint32_t (*const implementations[])(uint32_t crc, const void* data, size_t bytes) = {by_table, crc32c};
+static int num_implementations; // 2 where the processor has the instruction
 
 // What the definition says: polynomial division, bit by bit
 static uint32_t by_bits(const unsigned char* p, size_t bytes) {
@@ -41,7 +46,7 @@ static void implementations_agree_at_every_length_and_alignment(void) {
         int right = 0, all = 0;
         for (size_t from = 0; from < 17; from++) {
             for (size_t n = 0; n <= 300; n++, all++) {
-                right += ~implementations[k](0xffffffffu, data + from, n) == by_bits(data + from, n);
+                right += implementations[k](0, data + from, n) == by_bits(data + from, n);
             }
         }
         CHECK(right == all);
@@ -72,6 +77,57 @@ static void every_flipped_bit_is_noticed(void) {
     CHECK(crc32c(0, data, 63) != whole && crc32c(0, data, 0) != whole); // zeros at the end count too
 }
 
+// ----------------------------------------------------------------------------
+// The digest
+
+static uint64_t digest_of(const void* data, size_t bytes) {
+    Digest d = digest_begin();
+    digest_update(&d, data, bytes);
+    return digest_end(d);
+}
+
+// The digest is part of the file formats: these values stay.
+static void values_are_the_format_s(void) {
+    CHECK(digest_of("", 0) == 0xf8bb92c91b3f5cc0u);
+    CHECK(digest_of("flashgpt", 8) == 0x6b42dd9b45b7642bu);
+    CHECK(digest_of("flashgpt writes checkpoints", 27) == 0x9f863572f1607b54u);
+}
+
+static void pieces_do_not_matter(void) {
+    unsigned char data[1000];
+    mt19937_state rng;
+    manual_seed(&rng, 3);
+    for (int i = 0; i < 1000; i++) { data[i] = (unsigned char)randint32(&rng); }
+    int same = 1;
+    for (size_t piece = 8; piece < 1000; piece += 8) {
+        Digest d = digest_begin();
+        for (size_t i = 0; i < 1000; i += piece) { digest_update(&d, data + i, 1000 - i < piece ? 1000 - i : piece); }
+        same = same && digest_end(d) == digest_of(data, 1000);
+    }
+    CHECK(same);
+}
+
+static void every_bit_and_the_length_matter(void) {
+    unsigned char data[64] = {0};
+    uint64_t seen[8 * 64 + 65], n = 0;
+    for (size_t bytes = 0; bytes <= 64; bytes++) { seen[n++] = digest_of(data, bytes); } // zeros of every length
+    for (int bit = 0; bit < 8 * 64; bit++) {
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        seen[n++] = digest_of(data, 64);
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    int apart = 1;
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t k = 0; k < i; k++) { apart = apart && seen[i] != seen[k]; }
+        apart = apart && seen[i] != 0;
+    }
+    CHECK(apart);
+    data[7] = 0x80, data[15] = 0x80; // the highest bits of two words do not cancel
+    CHECK(digest_of(data, 64) != seen[64]);
+}
+
+// ----------------------------------------------------------------------------
+
 // test_checksum --speed: a line of CSV for each implementation. A piece lies in the cache, as where files are read.
 static int print_speeds(void) {
     static unsigned char piece[128 << 10];
@@ -91,13 +147,14 @@ static int print_speeds(void) {
 }
 
 int main(int argc, char** argv) {
-#if defined(CRC32C_INSTRUCTIONS)
-    if (crc32c_has_instruction_()) { implementations[num_implementations++] = crc32c_instructions_; }
-#endif
+    num_implementations = 1 + crc32c_has_instruction_();
     if (argc == 2 && strcmp(argv[1], "--speed") == 0) { return print_speeds(); }
     published_values();
     implementations_agree_at_every_length_and_alignment();
     a_stream_may_be_split_anywhere();
     every_flipped_bit_is_noticed();
+    values_are_the_format_s();
+    pieces_do_not_matter();
+    every_bit_and_the_length_matter();
     return unit_end();
 }
