@@ -144,7 +144,7 @@ def short_number(value):
 
 
 def duration(seconds):
-    """12s, 3m20s, 1h02m, 2d03h, as llmc/base/progress.h has it"""
+    """12s, 3m20s, 1h02m, 2d03h, as llmc/base/terminal.h has it"""
     s = int(seconds + 0.5)
     if s < 60:
         return f"{s}s"

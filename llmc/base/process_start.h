@@ -10,7 +10,6 @@ What each program does first, before it starts a thread or opens a file.
 #endif
 
 #include "cgroup.h"
-#include "thread.h"
 #include "utils.h"
 
 enum { MAIN_STACK = 256 << 10 }; // bytes that the main thread needs; no function's frame is larger than 16 KiB

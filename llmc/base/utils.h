@@ -1,6 +1,6 @@
 /*
 Helpers for every C and CUDA file of the project: errors that name the file and the fault, allocation and files that either
-succeed or end the program with one line. Files are written through atomic_file.h.
+succeed or end the program with one line, threads. Files are written through atomic_file.h.
 
 User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit code 1.
 */
@@ -9,6 +9,7 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +20,6 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 #include <time.h>
 #include <unistd.h>
 
-#include "terminal_line.h"
 #include "utf8.h"
 
 #ifdef __cplusplus
@@ -31,7 +31,19 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 // For functions with large buffers: a caller into which several are inlined would have a frame with room for all of them.
 #define NOINLINE static __attribute__((noinline, unused))
 
+// For functions that take a format of printf, as their argument number `format`, and its values from number `values` on.
+#define PRINTF_LIKE(format_, values) __attribute__((format(printf, format_, values), unused))
+
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
+
+// The descriptor, plus 1, of a terminal whose last line is being overwritten (terminal.h); 0: of none. Atomic.
+static int terminal_line_open_;
+
+// Takes that line away, before anything else is printed. Async-signal-safe.
+static inline void terminal_line_clear(void) {
+    int fd = __atomic_exchange_n(&terminal_line_open_, 0, __ATOMIC_RELAXED) - 1;
+    if (fd >= 0 && write(fd, "\r\033[K", 4) < 0) { return; } // nobody looks on
+}
 
 // Additions to error lines in a run of several processes (comm.h); all zeros in a single process.
 typedef struct {
@@ -51,37 +63,21 @@ inline ErrorLine error_line;
 static ErrorLine error_line;
 #endif
 
-// Prints "<kind>: <message>" to stderr, in one write. Control characters in names and texts become '?', so that it is one line
-// and free of terminal escapes.
-static inline void print_text_(const char* kind, char* message) {
+// Prints "<kind>: <message>" to stderr, in one write, without stdio, whose locks another thread may hold forever. Control
+// characters in names and texts become '?', so that it is one line and free of terminal escapes.
+static inline void say_line(const char* kind, const char* message) {
+    char line[ERROR_BYTES + 64];
     const char* process = error_line.process;
-    mask_controls(message, strlen(message));
-    fflush(stdout);
+    int length = snprintf(line, sizeof(line), "%s: %s%s%s\n", kind, process, process[0] ? ": " : "", message);
+    mask_controls(line, (size_t)length - 1);
     terminal_line_clear();
-    fprintf(stderr, "%s: %s%s%s\n", kind, process, process[0] ? ": " : "", message);
-}
-
-// The same without stdio, whose locks another thread may hold forever: for a thread that ends the process.
-static inline void say_error(const char* message) {
-    char line[ERROR_BYTES];
-    const char* process = error_line.process;
-    int length = snprintf(line, sizeof(line), "error: %s%s%s\n", process, process[0] ? ": " : "", message);
-    size_t n = length < (int)sizeof(line) ? (size_t)length : sizeof(line) - 1;
-    mask_controls(line, n - 1);
-    terminal_line_clear();
-    if (write(STDERR_FILENO, line, n) < 0) { return; } // nobody listens
+    if (write(STDERR_FILENO, line, (size_t)length) < 0) { return; } // nobody listens
 }
 
 // The message, cut after 4 KB.
 static inline void format_message_(char* message, const char* format, va_list args) {
     int length = vsnprintf(message, ERROR_BYTES, format, args);
     if (length >= ERROR_BYTES) { strcpy(message + ERROR_BYTES - 4, "..."); }
-}
-
-static inline void print_line_(const char* kind, const char* format, va_list args) {
-    char message[ERROR_BYTES];
-    format_message_(message, format, args);
-    print_text_(kind, message);
 }
 
 // From here on this process's lines begin with "error: <name>: ", "warning: <name>: ".
@@ -103,47 +99,31 @@ static inline void claim_error_line_(void) {
     }
 }
 
-#if defined(__GNUC__)
-#define PRINTF_LIKE __attribute__((format(printf, 1, 2), unused))
-#else
-#define PRINTF_LIKE
-#endif
+PRINTF_LIKE(2, 3) static void print_line_(const char* kind, const char* format, ...) {
+    char message[ERROR_BYTES];
+    va_list args;
+    va_start(args, format);
+    format_message_(message, format, args);
+    va_end(args);
+    fflush(stdout);
+    say_line(kind, message);
+}
 
 // For errors after which the run continues.
-PRINTF_LIKE static void print_warning(const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    print_line_("warning", format, args);
-    va_end(args);
-}
+#define print_warning(...) print_line_("warning", __VA_ARGS__)
 
 // For what a user should know that is no error. On stderr, as in most processes of a run stdout goes nowhere.
-PRINTF_LIKE static void print_note(const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    print_line_("note", format, args);
-    va_end(args);
-}
+#define print_note(...) print_line_("note", __VA_ARGS__)
+
+// For errors that end the run later: the caller returns from main with its own exit code.
+#define print_error(...) (claim_error_line_(), print_line_("error", __VA_ARGS__))
 
 // The note on utf8_mark
 static inline void note_mark_dropped(const char* name) { print_note("%s: its byte order mark is dropped", name); }
 
-// For errors that end the run later: the caller returns from main with its own exit code.
-PRINTF_LIKE static void print_error(const char* format, ...) {
-    va_list args;
-    claim_error_line_();
-    va_start(args, format);
-    print_line_("error", format, args);
-    va_end(args);
-}
-
 // Prints the error and exits with code 1. With a hook, in a run of several processes, it skips exit handlers: libraries'
 // threads may still use what exit() would destroy.
-#if defined(__GNUC__)
-__attribute__((format(printf, 1, 2), noreturn, unused))
-#endif
-static void
-fatal(const char* format, ...) {
+PRINTF_LIKE(1, 2) __attribute__((noreturn)) static void fatal(const char* format, ...) {
     char message[ERROR_BYTES];
     va_list args;
     va_start(args, format);
@@ -152,7 +132,8 @@ fatal(const char* format, ...) {
     void (*hook)(void*, char*, size_t) = __atomic_load_n(&error_line.failing, __ATOMIC_ACQUIRE);
     if (hook != NULL) { hook(error_line.context, message, sizeof(message)); }
     claim_error_line_();
-    print_text_("error", message);
+    fflush(stdout);
+    say_line("error", message);
     if (hook != NULL) { _exit(EXIT_FAILURE); }
     exit(EXIT_FAILURE);
 }
@@ -275,10 +256,26 @@ static inline void create_directory(const char* path) {
 
 enum { HEADER_INTS = 256, HEADER_BYTES = 1024 };
 
+// ----------------------------------------------------------------------------
+// Time and threads
+
 static inline double wall_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+enum { THREAD_STACK = 8 << 20 }; // bytes, of which only those that are touched take memory
+
+// pthread_create with a stack of THREAD_STACK bytes: by default it would be that of `ulimit -s`, which may be small. Returns 1 if
+// the thread was started.
+static inline int thread_start(pthread_t* thread, void* (*run)(void* context), void* context) {
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) { return 0; }
+    pthread_attr_setstacksize(&attributes, THREAD_STACK);
+    int error = pthread_create(thread, &attributes, run, context);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
 }
 
 #endif

@@ -11,7 +11,6 @@ The usual time is the median of the last 32 steps. The first step warms up and d
 #ifndef LLMC_BASE_WATCHDOG_H
 #define LLMC_BASE_WATCHDOG_H
 
-#include "thread.h"
 #include "utils.h"
 
 enum { WATCHDOG_WINDOW = 32, WATCHDOG_LEAST_STEPS = 3 };

@@ -19,7 +19,6 @@ to see it, the result, the message and settings.newest are the same everywhere.
 #include <pthread.h>
 
 #include "checkpoint.h"
-#include "llmc/base/thread.h"
 #include "llmc/files/run_folder.h"
 
 typedef enum {

@@ -18,8 +18,6 @@ of another.
 #include <sys/socket.h>
 
 #include "llmc/base/status.h"
-#include "llmc/base/temporary_files.h"
-#include "llmc/base/thread.h"
 #include "llmc/base/utils.h"
 
 enum { COMM_TEXT_BYTES = 1024 };
@@ -264,7 +262,7 @@ static inline void comm_end_process_(Comm* c) {
     }
     temporary_unlink_all();
     comm_cause(c, text, sizeof(text));
-    if (__atomic_exchange_n(&error_line.state, ERROR_ENDING, __ATOMIC_ACQ_REL) == 0) { say_error(text); }
+    if (__atomic_exchange_n(&error_line.state, ERROR_ENDING, __ATOMIC_ACQ_REL) == 0) { say_line("error", text); }
     _exit(EXIT_FAILURE);
 }
 

@@ -5,7 +5,7 @@ The model of a run of generate_gpt2: its weights, wherever they come from, its t
 #define LLMC_GENERATE_MODEL_H
 
 #include "flags.h"
-#include "llmc/base/progress.h"
+#include "llmc/base/terminal.h"
 #include "llmc/files/weights_file.h"
 #include "llmc/model/gpt2_decoder.h"
 #include "llmc/text/tokenizer.h"

@@ -70,7 +70,7 @@ static inline double score_sum_(const GenerateModel* m, const ScoreWindows* w, i
                           w->windows);
         }
     }
-    progress_finish(&progress, stderr);
+    progress_finish(&progress);
     free(first);
     free(inputs);
     return sum;
@@ -192,7 +192,7 @@ static inline void generate_hellaswag(GenerateModel* m) {
         progress_show(&progress, stderr, terminal_is_able(STDERR_FILENO), wall_seconds(), "HellaSwag", (size_t)i + 1,
                       (size_t)e.num_batches);
     }
-    progress_finish(&progress, stderr);
+    progress_finish(&progress);
     double accuracy = (double)correct / (double)e.num_examples, seconds = wall_seconds() - begin;
     if (m->options->json) {
         printf("{\"file\": ");

@@ -6,7 +6,7 @@ batch i being process i % size's, and combine the results in the order of the ba
 #define LLMC_RUN_EVALUATE_H
 
 #include "save.h"
-#include "llmc/base/progress.h"
+#include "llmc/base/terminal.h"
 #include "llmc/base/signals.h"
 #include "llmc/model/sampler.h"
 

@@ -18,7 +18,7 @@ folder, or at any file of weights; the others receive what they need, and end wh
 #include "logger.h"
 #include "schedulers.h"
 #include "settings.h"
-#include "llmc/base/progress.h"
+#include "llmc/base/terminal.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/files/run_folder.h"

@@ -14,7 +14,7 @@ others' stdout is /dev/null.
 #include "plan.h"
 #include "resume.h"
 #include "schedulers.h"
-#include "llmc/base/terminal_curve.h"
+#include "llmc/base/terminal.h"
 #include "llmc/base/watchdog.h"
 #include "llmc/checkpoint/outlier_detector.h"
 #include "llmc/checkpoint/writer.h"

@@ -7,7 +7,7 @@ step is enqueued before the host has read the result of this one, so that the de
 #define LLMC_RUN_STEP_H
 
 #include "save.h"
-#include "llmc/base/progress.h"
+#include "llmc/base/terminal.h"
 #include "llmc/model/gpu_peaks.h"
 
 // Warns once of a loss that exceeds log(vocabulary) by a nat, and the smallest of the last 128 losses by half.
@@ -256,7 +256,7 @@ static inline void trainer_show_step_(Trainer* t, int step, double mfu, const ch
              t->num_steps, (double)t->result.loss, (double)t->result.norm, t->rate, left,
              format_mfu(of_peak, sizeof(of_peak), mfu), (double)gpt2_info(t->model)->memory_bytes / (1 << 20));
     if (columns <= sizeof(line)) { line[columns - 1] = '\0'; }
-    terminal_line_show(line);
+    terminal_line_show(stdout, line);
 }
 
 // Ends the step: its line on stdout, in main.log and in main.jsonl.

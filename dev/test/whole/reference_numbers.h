@@ -10,7 +10,7 @@ reference_test.h.
 #include "dev/test/fixtures/debug_state.h"
 #include "llmc/model/gpt2_model.h"
 #include "llmc/model/host_device.h"
-#include "llmc/base/thread.h"
+#include "llmc/base/utils.h"
 #include "dev/test/fixtures/parameters.h"
 
 static inline void reference_row(const char* name, const char* numbers, int ok);
