@@ -8,51 +8,87 @@ directories, is noted once, and its files are written without.
     TRY(atomic_write(&file, data, bytes));
     TRY(atomic_commit(&file));
 
-Every failure removes the .tmp file, so nothing is left to clean up; a caller that stops halfway calls atomic_abandon(). The
-first error sticks: later calls fail with the same message. Each thread may write a file.
+Every failure removes the .tmp file, so nothing is left to clean up, and later calls fail, too; a caller that stops halfway
+calls atomic_abandon(). Each thread may write a file.
 */
 #ifndef LLMC_BASE_ATOMIC_FILE_H
 #define LLMC_BASE_ATOMIC_FILE_H
 
 #include "regular_file.h"
 #include "status.h"
-#include "temporary_files.h"
 #include "utils.h"
 
+// ----------------------------------------------------------------------------
+// The names of the files that are being written, for a signal handler that ends the program: it unlinks them, so that nothing
+// half written remains. Thread-safe: a slot goes from free to taken to named and back, by atomic operations alone.
+
+enum { TEMPORARY_FILES = 16, TEMPORARY_PATH = 1024 + 8 }; // at once; bytes of a path
+enum { TEMPORARY_FREE, TEMPORARY_TAKEN, TEMPORARY_NAMED };
+
+static struct {
+    int state;
+    char path[TEMPORARY_PATH];
+} temporary_files[TEMPORARY_FILES];
+
+// Adds a path; returns its slot, or -1 if all are taken or the path is too long: then it would not be unlinked.
+static inline int temporary_add(const char* path) {
+    size_t length = strlen(path);
+    for (int i = 0; i < TEMPORARY_FILES && length < TEMPORARY_PATH; i++) {
+        int expected = TEMPORARY_FREE;
+        if (__atomic_compare_exchange_n(&temporary_files[i].state, &expected, TEMPORARY_TAKEN, 0, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED)) {
+            memcpy(temporary_files[i].path, path, length + 1);
+            __atomic_store_n(&temporary_files[i].state, TEMPORARY_NAMED, __ATOMIC_RELEASE);
+            return i;
+        }
+    }
+    return -1;
+}
+
+// Takes back what temporary_add returned.
+static inline void temporary_remove(int slot) {
+    if (slot >= 0) { __atomic_store_n(&temporary_files[slot].state, TEMPORARY_FREE, __ATOMIC_RELEASE); }
+}
+
+// Unlinks all of them; async-signal-safe. A thread that still writes one writes to an unlinked file.
+static inline void temporary_unlink_all(void) {
+    for (int i = 0; i < TEMPORARY_FILES; i++) {
+        if (__atomic_load_n(&temporary_files[i].state, __ATOMIC_ACQUIRE) == TEMPORARY_NAMED) {
+            unlink(temporary_files[i].path);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+
 typedef struct {
-    FILE* file;       // NULL: committed, abandoned, or failed
-    int error;        // errno of the first failure, or 0
-    const char* what; // "write", "rename": what failed
-    int slot;         // in temporary_files.h
+    FILE* file; // NULL: committed, abandoned, or failed
+    int slot;   // of the temporary file's name
     char path[1024];
     char temporary[1024 + 8];
 } AtomicFile;
-
-// Removes the .tmp file, which is closed.
-static inline void atomic_remove_(AtomicFile* a) {
-    remove(a->temporary);
-    temporary_remove(a->slot);
-    a->file = NULL;
-}
 
 // Closes and removes the .tmp file; what stood under `path` before stays.
 static inline void atomic_abandon(AtomicFile* a) {
     if (a->file == NULL) { return; }
     fclose(a->file);
-    atomic_remove_(a);
+    remove(a->temporary);
+    temporary_remove(a->slot);
+    a->file = NULL;
 }
 
-// Remembers the first failure, with errno, and gives up the file.
+// Gives up the file, for the reason that errno says.
 static inline Status atomic_fail_(AtomicFile* a, const char* what) {
-    if (a->error == 0) { a->error = errno ? errno : EIO, a->what = what; }
+    status_fail("cannot %s %s: %s", what, a->temporary, strerror(errno));
     atomic_abandon(a);
-    return status_fail("cannot %s %s: %s", a->what, a->temporary, strerror(a->error));
+    return STATUS_ERROR;
 }
 
-// 1 if the file can take more.
-static inline int atomic_usable_(AtomicFile* a) {
-    if (a->file == NULL && a->error == 0) { a->error = EBADF, a->what = "write"; } // committed or abandoned
-    return a->file != NULL;
+// Fails where the file takes no more.
+static inline Status atomic_usable_(AtomicFile* a) {
+    if (a->file != NULL) { return STATUS_OK; }
+    errno = EBADF;
+    return atomic_fail_(a, "write");
 }
 
 // Opens <path>.tmp; the path has up to 1023 bytes. Begins with status_clear().
@@ -60,7 +96,6 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     status_clear();
     memset(a, 0, sizeof(*a));
     if (strlen(path) >= sizeof(a->path)) {
-        a->error = ENAMETOOLONG, a->what = "open";
         return status_fail("path is longer than %zu bytes: %s", sizeof(a->path) - 1, path);
     }
     strcpy(a->path, path);
@@ -87,13 +122,14 @@ static inline Status atomic_check(const char* path) {
 }
 
 static inline Status atomic_write(AtomicFile* a, const void* src, size_t bytes) {
-    if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
+    TRY(atomic_usable_(a));
     return fwrite(src, 1, bytes, a->file) == bytes ? STATUS_OK : atomic_fail_(a, "write");
 }
 
 // Writes over bytes that were written before, at `offset` of the file; what follows goes on at its end.
 static inline Status atomic_overwrite(AtomicFile* a, size_t offset, const void* src, size_t bytes) {
-    if (!atomic_usable_(a) || fseeko(a->file, (off_t)offset, SEEK_SET) != 0) { return atomic_fail_(a, "write"); }
+    TRY(atomic_usable_(a));
+    if (fseeko(a->file, (off_t)offset, SEEK_SET) != 0) { return atomic_fail_(a, "write"); }
     TRY(atomic_write(a, src, bytes));
     return fseeko(a->file, 0, SEEK_END) == 0 ? STATUS_OK : atomic_fail_(a, "write");
 }
@@ -139,7 +175,7 @@ static inline Status atomic_sync_directory(const char* path) {
 // Brings the file onto the disk, then under its name. It is closed before: some file systems upload a file when it is closed,
 // and rename no open one.
 static inline Status atomic_commit(AtomicFile* a) {
-    if (!atomic_usable_(a)) { return atomic_fail_(a, "write"); }
+    TRY(atomic_usable_(a));
     if (fflush(a->file) != 0) { return atomic_fail_(a, "write"); }
     if (ferror(a->file)) { // what was printed to it by stdio, some time before
         errno = EIO;
@@ -147,15 +183,13 @@ static inline Status atomic_commit(AtomicFile* a) {
     }
     if (atomic_sync_file(fileno(a->file), a->temporary) != 0) { return atomic_fail_(a, "write"); }
     const char* failed = fclose(a->file) != 0 ? "write" : rename(a->temporary, a->path) != 0 ? "rename" : NULL;
+    a->file = NULL;
     if (failed != NULL) {
-        int error = errno;
-        atomic_remove_(a);
-        errno = error;
-        return atomic_fail_(a, failed);
+        atomic_fail_(a, failed);
+        remove(a->temporary);
     }
     temporary_remove(a->slot);
-    a->file = NULL;
-    return atomic_sync_directory(a->path);
+    return failed != NULL ? STATUS_ERROR : atomic_sync_directory(a->path);
 }
 
 // Fails if files cannot be saved in a folder: writes one of so many bytes as a checkpoint is written, and removes it.

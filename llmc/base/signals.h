@@ -2,7 +2,7 @@
 Signals that ask a run to end or to save. SIGTERM, SIGINT, SIGHUP (the terminal is gone), SIGXCPU (a limit on processor time)
 and SIGXFSZ: the run finishes its step, saves, and ends with exit code 0. SIGUSR1: it saves at the end of the step and
 continues. A SIGTERM or SIGINT after one of them ends the program at once, with 128 plus the signal as exit code, and leaves
-nothing half written (temporary_files.h). The others never do: SIGXCPU comes every second, SIGHUP from the terminal and from its
+nothing half written (atomic_file.h). The others never do: SIGXCPU comes every second, SIGHUP from the terminal and from its
 shell. Before the first step there is nothing to save, and the first signal ends the program at once.
 
 The SIGXFSZ of a write of ours beyond the limit on files does not count: the write fails with EFBIG, as on a full disk.
@@ -20,7 +20,7 @@ began (SIGINT of a job in the background, SIGHUP under nohup) stays ignored.
 #include <time.h>
 #include <unistd.h>
 
-#include "temporary_files.h"
+#include "atomic_file.h"
 #include "utils.h"
 
 enum { SIGNALS_SAME_MS = 500 };

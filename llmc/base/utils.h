@@ -31,8 +31,8 @@ User errors (a flag, a file, a value) end in fatal(): one line on stderr, exit c
 // For functions with large buffers: a caller into which several are inlined would have a frame with room for all of them.
 #define NOINLINE static __attribute__((noinline, unused))
 
-// For functions that take a format of printf, as their argument number `format`, and its values from number `values` on.
-#define PRINTF_LIKE(format_, values) __attribute__((format(printf, format_, values), unused))
+// For functions that take a format of printf as argument number `text`, and its values from number `first` on.
+#define PRINTF_LIKE(text, first) __attribute__((format(printf, text, first), unused))
 
 #define CEIL_DIV(n, d) (((n) + (d)-1) / (d))
 

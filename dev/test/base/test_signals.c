@@ -1,4 +1,4 @@
-// llmc/base/signals.h and temporary_files.h: what a first and a second signal do, and that no .tmp file outlives them.
+// llmc/base/signals.h and atomic_file.h: what a first and a second signal do, and that no .tmp file outlives them.
 #include "llmc/base/signals.h"
 
 #include <sys/resource.h>
