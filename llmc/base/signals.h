@@ -14,11 +14,7 @@ began (SIGINT of a job in the background, SIGHUP under nohup) stays ignored.
 #ifndef LLMC_BASE_SIGNALS_H
 #define LLMC_BASE_SIGNALS_H
 
-#include <errno.h>
 #include <signal.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "atomic_file.h"
 #include "utils.h"
@@ -33,18 +29,18 @@ static struct {
     long long ms; // when the first signal came that sets `stop`, or 0
 } signals_;
 
+// SIGUSR1 is the last.
 static const struct {
     int number;
     const char* name;
-} signals_ending[] = {
-    {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}, {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"}};
-enum { NUM_SIGNALS_ENDING = sizeof(signals_ending) / sizeof(signals_ending[0]) };
+} signals_ending[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"},   {SIGHUP, "SIGHUP"},
+                      {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"}, {SIGUSR1, "SIGUSR1"}};
+enum { NUM_SIGNALS_ENDING = sizeof(signals_ending) / sizeof(signals_ending[0]) - 1 };
 
 static inline const char* signals_name(int number) {
-    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) {
-        if (signals_ending[i].number == number) { return signals_ending[i].name; }
-    }
-    return "SIGUSR1";
+    int i = 0;
+    while (i < NUM_SIGNALS_ENDING && signals_ending[i].number != number) { i++; }
+    return signals_ending[i].name;
 }
 
 static inline int signals_is_ignored_(int number) {
@@ -56,10 +52,9 @@ static inline int signals_is_ignored_(int number) {
 static inline sigset_t signals_all(void) {
     sigset_t set;
     sigemptyset(&set);
-    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) {
+    for (int i = 0; i <= NUM_SIGNALS_ENDING; i++) {
         if (!signals_is_ignored_(signals_ending[i].number)) { sigaddset(&set, signals_ending[i].number); }
     }
-    if (!signals_is_ignored_(SIGUSR1)) { sigaddset(&set, SIGUSR1); }
     return set;
 }
 
@@ -90,18 +85,15 @@ static inline void signals_end_(int number, int exit_code) {
     _exit(exit_code);
 }
 
-// Milliseconds of a clock that never goes back; safe in a signal handler
-static inline long long signals_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-static inline void signals_stop_handler_(int number, siginfo_t* info, void* context) {
+static inline void signals_handler_(int number, siginfo_t* info, void* context) {
     int error = errno;
-    long long first = 0, ms = signals_now(); // when the first one came, and this one
+    long long first = 0, ms = (long long)(wall_seconds() * 1e3); // when the first one came, and this one
     (void)context;
     if (signals_of_own_write(number, info)) { return; }
+    if (number == SIGUSR1) {
+        __atomic_store_n(&signals_.save, 1, __ATOMIC_RELAXED);
+        return;
+    }
     if (!__atomic_load_n(&signals_.running, __ATOMIC_RELAXED)) { signals_end_(number, 0); }
     if (__atomic_compare_exchange_n(&signals_.ms, &first, ms, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         __atomic_store_n(&signals_.stop, number, __ATOMIC_RELAXED);
@@ -110,11 +102,6 @@ static inline void signals_stop_handler_(int number, siginfo_t* info, void* cont
         signals_end_(number, 128 + number);
     }
     errno = error;
-}
-
-static inline void signals_save_handler_(int number, siginfo_t* info, void* context) {
-    (void)number, (void)info, (void)context;
-    __atomic_store_n(&signals_.save, 1, __ATOMIC_RELAXED);
 }
 
 static inline void signals_handle_(int number, void (*handler)(int, siginfo_t*, void*)) {
@@ -128,8 +115,7 @@ static inline void signals_handle_(int number, void (*handler)(int, siginfo_t*, 
 
 // Installs the handlers, which block these signals while they run. Interrupted system calls are restarted.
 static inline void signals_install(void) {
-    for (int i = 0; i < NUM_SIGNALS_ENDING; i++) { signals_handle_(signals_ending[i].number, signals_stop_handler_); }
-    signals_handle_(SIGUSR1, signals_save_handler_);
+    for (int i = 0; i <= NUM_SIGNALS_ENDING; i++) { signals_handle_(signals_ending[i].number, signals_handler_); }
 }
 
 static inline void signals_quit_handler_(int number, siginfo_t* info, void* context) {
