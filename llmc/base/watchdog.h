@@ -1,6 +1,6 @@
 /*
-Warns when a step takes 20 times as long as usual, and at least 5 s: once while it hangs, once when it ends. A thread checks
-every second; the steps themselves only record when they began.
+Warns when a step takes 20 times as long as usual, and at least 5 s: once while it hangs, once when it ends. A thread looks on;
+the steps themselves only record when they began.
 
     watchdog_start(&w);
     for each step { watchdog_begin(&w, step, wall_seconds()); ...; watchdog_end(&w, wall_seconds()); }
@@ -11,28 +11,27 @@ The usual time is the median of the last 32 steps. The first step warms up and d
 #ifndef LLMC_BASE_WATCHDOG_H
 #define LLMC_BASE_WATCHDOG_H
 
+#include <math.h>
+
 #include "utils.h"
 
-enum { WATCHDOG_WINDOW = 32, WATCHDOG_LEAST_STEPS = 3 };
+enum { WATCHDOG_WINDOW = 32, WATCHDOG_LEAST_STEPS = 3, WATCHDOG_FACTOR = 20, WATCHDOG_LOOKS_US = 50000 };
 
 typedef struct {
-    double factor, least_seconds, period_seconds; // 20 medians, 5 s; how often the thread looks
-    // guarded by the mutex
+    int started; // 0: there is no watchdog
+    int has_thread;
+    pthread_t thread;
+    pthread_mutex_t mutex; // guards the rest
+    double least_seconds;
     double seconds[WATCHDOG_WINDOW]; // of the last steps, a ring
     int count;                       // steps in it, ever
     int warm;                        // 1: the first step has ended
     int step;                        // the current one, or -1
     double began;                    // when it began, in seconds
-    double limit;                    // seconds until the step is reported; 0: not known yet
-    double usual;                    // the median that the limit is computed from
-    int said;                        // 1: the step was reported
+    double usual;                    // the median of those before, 0: not known yet
+    double limit;                    // seconds until the step is reported
+    int said;                        // 1: it was
     int ending;
-    int started; // 0: there is no watchdog thread
-    // the thread
-    int has_thread;
-    pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed; // the thread is to end
 } Watchdog;
 
 // The median of the last steps, of which there is one at least; of an even number, the upper of the two.
@@ -49,7 +48,7 @@ static inline double watchdog_median_(const Watchdog* w) {
 
 // Warns once if the current step hangs.
 static inline void watchdog_look_(Watchdog* w, double now) {
-    if (w->step < 0 || w->limit <= 0.0 || w->said || !(now - w->began > w->limit)) { return; }
+    if (w->step < 0 || w->said || !(now - w->began > w->limit)) { return; }
     w->said = 1;
     print_warning("step %d has taken %.1f s so far, %.0f times the usual %.3g s; waiting", w->step, now - w->began,
                   (now - w->began) / w->usual, w->usual);
@@ -57,33 +56,24 @@ static inline void watchdog_look_(Watchdog* w, double now) {
 
 static inline void* watchdog_thread_(void* watchdog) {
     Watchdog* w = (Watchdog*)watchdog;
-    pthread_mutex_lock(&w->mutex);
-    while (!w->ending) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        double at = (double)until.tv_sec + 1e-9 * (double)until.tv_nsec + w->period_seconds;
-        until.tv_sec = (time_t)at;
-        until.tv_nsec = (long)((at - (double)until.tv_sec) * 1e9);
-        pthread_cond_timedwait(&w->changed, &w->mutex, &until);
+    for (int ending = 0; !ending;) {
+        usleep(WATCHDOG_LOOKS_US);
+        pthread_mutex_lock(&w->mutex);
         watchdog_look_(w, wall_seconds());
+        ending = w->ending;
+        pthread_mutex_unlock(&w->mutex);
     }
-    pthread_mutex_unlock(&w->mutex);
     return NULL;
 }
 
 // Starts the watchdog. If no thread can be created, a hanging step is reported when it ends. Without this call the functions
 // below do nothing: only one of several processes has a watchdog.
 static inline void watchdog_start(Watchdog* w) {
-    pthread_condattr_t monotonic;
     memset(w, 0, sizeof(*w));
-    w->factor = 20.0, w->least_seconds = 5.0, w->period_seconds = 1.0;
+    w->least_seconds = 5.0;
     w->step = -1;
     w->started = 1;
     pthread_mutex_init(&w->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     w->has_thread = thread_start(&w->thread, watchdog_thread_, w);
 }
 
@@ -94,8 +84,7 @@ static inline void watchdog_begin(Watchdog* w, int step, double now) {
     w->began = now;
     w->said = 0;
     w->usual = w->count >= WATCHDOG_LEAST_STEPS ? watchdog_median_(w) : 0.0;
-    w->limit = w->factor * w->usual > w->least_seconds ? w->factor * w->usual : w->least_seconds;
-    if (w->usual <= 0.0) { w->limit = 0.0; }
+    w->limit = w->usual > 0.0 ? fmax(WATCHDOG_FACTOR * w->usual, w->least_seconds) : (double)INFINITY;
     pthread_mutex_unlock(&w->mutex);
 }
 
@@ -104,7 +93,7 @@ static inline void watchdog_end(Watchdog* w, double now) {
     if (!w->started) { return; }
     pthread_mutex_lock(&w->mutex);
     double seconds = now - w->began;
-    if (w->limit > 0.0 && seconds > w->limit) {
+    if (seconds > w->limit) {
         print_warning("step %d took %.1f s, %.0f times the usual %.3g s", w->step, seconds, seconds / w->usual,
                       w->usual);
     }
@@ -114,15 +103,14 @@ static inline void watchdog_end(Watchdog* w, double now) {
     pthread_mutex_unlock(&w->mutex);
 }
 
+// Ends the thread; steps that hang from here on are reported when they end.
 static inline void watchdog_stop(Watchdog* w) {
-    if (!w->started) { return; }
+    if (!w->has_thread) { return; }
     pthread_mutex_lock(&w->mutex);
     w->ending = 1;
-    pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->mutex);
-    if (w->has_thread) { pthread_join(w->thread, NULL); }
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->mutex);
+    pthread_join(w->thread, NULL);
+    w->has_thread = 0;
 }
 
 #endif

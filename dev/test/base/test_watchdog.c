@@ -12,18 +12,15 @@ static void step(Watchdog* w, int number, double seconds) {
     now += 1.0; // what is between steps does not count
 }
 
-// The lines that the steps of `run` write on stderr, in a process of its own, whose thread does not look. They stay until the
+// The lines that the steps of `run` write on stderr, in a process of its own, without the thread. They stay until the
 // next call.
 static const UnitChild* lines(void (*run)(Watchdog*)) {
     static UnitChild child;
     if (unit_fork()) {
         Watchdog w;
         watchdog_start(&w);
-        pthread_mutex_lock(&w.mutex);
-        w.period_seconds = 1e6;
-        pthread_mutex_unlock(&w.mutex);
-        run(&w);
         watchdog_stop(&w);
+        run(&w);
         _exit(50);
     }
     child = unit_wait();
@@ -77,9 +74,7 @@ static void looks_at_two(Watchdog* w) {
     for (int i = 1; i < 20; i++) { step(w, i, 1.0); }
     for (int i = 20; i < 22; i++) {
         watchdog_begin(w, i, now);
-        pthread_mutex_lock(&w->mutex);
         for (int k = 0; k < 3; k++) { watchdog_look_(w, now + 20.0 + k); } // once it is not yet too long
-        pthread_mutex_unlock(&w->mutex);
         now += 1.0;
         watchdog_end(w, now);
     }
@@ -107,12 +102,7 @@ static void the_thread_says_it_while_it_hangs(void) {
         Watchdog w;
         struct timespec nap = {1, 0};
         watchdog_start(&w);
-        watchdog_stop(&w); // a thread that waits for a second ends at once
-        watchdog_start(&w);
-        pthread_mutex_lock(&w.mutex);
-        w.least_seconds = 0.5, w.period_seconds = 0.01;
-        pthread_cond_signal(&w.changed);
-        pthread_mutex_unlock(&w.mutex);
+        w.least_seconds = 0.5;
         for (int i = 1; i < 10; i++) {
             watchdog_begin(&w, i, wall_seconds());
             watchdog_end(&w, wall_seconds());
