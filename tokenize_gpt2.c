@@ -14,7 +14,6 @@ known. Files appear whole or not at all.
 
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/cli.h"
-#include "llmc/base/cpu_check.h"
 #include "llmc/base/process_start.h"
 #include "llmc/base/signals.h"
 #include "llmc/files/dataloader.h" // token files

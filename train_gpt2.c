@@ -11,7 +11,6 @@ processes. The parts of the loop are in llmc/run, which the GPU trainer shares, 
 
 #include "llmc/model/gpt2_model.h"
 #include "llmc/comm/comm.h"
-#include "llmc/base/cpu_check.h"
 #include "llmc/cpu/layers.h"
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/attention.h"

@@ -11,7 +11,6 @@ unknown flag is refused with the name that is nearest to it.
 #include <math.h>
 #include <stddef.h>
 
-#include "nearest_word.h"
 #include "table.h"
 #include "utils.h"
 
@@ -40,6 +39,48 @@ enum { CLI_TRAINER = FOR_CPU };
 // checkpoint's. FREE: it would not. COMMAND: it would not, and the flag says where or how this command runs, so -y 1 does not
 // take it from the run.
 enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
+
+// ----------------------------------------------------------------------------
+// The name that a mistyped word was meant to be: that with the fewest edits (a character inserted, deleted or replaced), or that
+// the word begins. None where more than a third of the word would have to change.
+
+typedef struct {
+    const char* word;
+    size_t length;
+    const char* name; // the nearest so far; NULL: none is near
+    size_t edits;     // fewer are nearer
+} NearestWord;
+
+static inline NearestWord nearest_word_begin(const char* word, size_t length) {
+    NearestWord n = {word, length, NULL, length / 3 + 1};
+    return n;
+}
+
+// Levenshtein's distance of the word and a name, by rows of the usual table; the largest number where one of them is long.
+static inline size_t nearest_word_edits_(const NearestWord* n, const char* name) {
+    size_t row[64], length = strlen(name);
+    if (length >= 64 || n->length >= 64) { return (size_t)-1; }
+    for (size_t j = 0; j <= length; j++) { row[j] = j; }
+    for (size_t i = 1; i <= n->length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= length; j++) {
+            size_t replaced = diagonal + (n->word[i - 1] != name[j - 1]);
+            size_t other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1; // deleted or inserted
+            diagonal = row[j];
+            row[j] = replaced < other ? replaced : other;
+        }
+    }
+    return row[length];
+}
+
+// Offers a name, which must last as long as the search.
+static inline void nearest_word_try(NearestWord* n, const char* name) {
+    int begins = n->length > 3 && strncmp(n->word, name, n->length) == 0; // beyond dashes and one letter
+    size_t edits = begins ? 1 : nearest_word_edits_(n, name);
+    if (edits >= n->edits) { return; }
+    n->name = name, n->edits = edits;
+}
 
 // ----------------------------------------------------------------------------
 // A table of flags, at run time
@@ -76,18 +117,9 @@ typedef struct {
 
 // The value of a flag as --help shows it
 static inline const char* cli_value_text_(const CliFlag* f) {
-    switch (f->type) {
-    case CLI_text:
-    case CLI_texts:
-        return "<text>";
-    case CLI_whole:
-        return f->choices == NULL ? "<int>" : strcmp(f->choices, "all") == 0 ? "<int>|all" : "<int>|auto";
-    case CLI_number:
-        return "<number>";
-    case CLI_toggle:
-        return "[0|1]";
-    }
-    return "";
+    static const char* const texts[] = {"<text>", "<int>", "<number>", "[0|1]", "<text>"}; // by type
+    if (f->type != CLI_whole || f->choices == NULL) { return texts[f->type]; }
+    return strcmp(f->choices, "all") == 0 ? "<int>|all" : "<int>|auto";
 }
 
 // 1 if a text need not be one of the choices.

@@ -16,7 +16,7 @@ Text goes to stdout, everything else to stderr.
 #include "model.h"
 #include "samples.h"
 #include "score.h"
-#include "llmc/base/host_memory.h"
+#include "llmc/base/host.h"
 #include "llmc/base/process_start.h"
 #include "llmc/base/signals.h"
 #include "llmc/files/export_weights.h"

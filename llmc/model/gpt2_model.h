@@ -19,9 +19,9 @@ process and the CUDA context remain usable, the model can be freed, and a refuse
 #include "gradient_tree.h"
 #include "parameter_layout.h"
 #include "plan.h"
-#include "llmc/base/doctor.h"
-#include "llmc/base/host_memory.h"
+#include "llmc/base/host.h"
 #include "llmc/base/status.h"
+#include "llmc/base/table.h"
 
 typedef struct GPT2 GPT2;
 typedef struct Comm Comm; // comm.h

@@ -9,7 +9,7 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 
 #include "flags.h"
 #include "llmc/base/checked_file.h"
-#include "llmc/base/doctor.h"
+#include "llmc/base/table.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/files/evalloader.h"
 #include "llmc/files/model_file.h"

@@ -16,7 +16,7 @@ A process alone starts nothing, opens no socket and prints nothing more.
 
 #include "flags.h"
 #include "launch_local.h"
-#include "llmc/base/cgroup.h"
+#include "llmc/base/host.h"
 #include "llmc/comm/comm.h"
 
 // Divides the machine's cores among its processes, unless OMP_NUM_THREADS is set or the launcher has bound each to its own

@@ -28,6 +28,7 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 #include <vector>
 
 #include "random.cuh"
+#include "llmc/base/cli.h"
 #include "llmc/cuda/matmul.cuh"
 
 // ----------------------------------------------------------------------------
