@@ -155,6 +155,13 @@ static inline void checked_close(CheckedReader* r) {
     r->file = NULL;
 }
 
+// Takes the next n bytes of the file.
+static inline Status checked_take_(CheckedReader* r, void* dst, size_t n) {
+    if (fread(dst, 1, n, r->file) == n) { return STATUS_OK; }
+    return status_fail("cannot read %s: %s", r->path,
+                       ferror(r->file) ? strerror(errno) : "it has become shorter since it was opened");
+}
+
 // Fails if the words from 124 on are neither all 0 nor right for this header and a body of so many bytes.
 static inline Status checked_header(const int32_t* header, size_t body_bytes, const char* path, int* has_checksums) {
     int any = 0;
@@ -174,29 +181,21 @@ static inline Status checked_header(const int32_t* header, size_t body_bytes, co
     return STATUS_OK;
 }
 
-// Fails if the magic is neither of two.
-static inline Status checked_magic_(const CheckedReader* r, int32_t magic, int32_t other, const char* what) {
-    int found = r->header[0];
-    if (found == magic || found == other) { return STATUS_OK; }
-    if (magic == other) {
-        return status_fail("%s is not a %s: magic number %d, expected %d", r->path, what, found, (int)magic);
-    }
-    return status_fail("%s is not a %s: magic number %d, expected %d or %d", r->path, what, found, (int)magic,
-                       (int)other);
-}
-
 static inline Status checked_open_(CheckedReader* r, int32_t magic, int32_t other, const char* what) {
     struct stat st;
+    char or_other[32] = "";
     TRY(fopen_regular(&r->file, &st, r->path));
     TRY(refuse_foreign_file(fileno(r->file), r->path));
     if (st.st_size < HEADER_BYTES) {
         return status_fail("%s has %lld bytes, less than its header of %d; it is truncated, or no %s", r->path,
                            (long long)st.st_size, (int)HEADER_BYTES, what);
     }
-    if (fread(r->header, 1, HEADER_BYTES, r->file) != HEADER_BYTES) {
-        return status_fail("cannot read %s: %s", r->path, ferror(r->file) ? strerror(errno) : "it is truncated");
+    TRY(checked_take_(r, r->header, HEADER_BYTES));
+    if (other != magic) { snprintf(or_other, sizeof(or_other), " or %d", (int)other); }
+    if (r->header[0] != magic && r->header[0] != other) {
+        return status_fail("%s is not a %s: magic number %d, expected %d%s", r->path, what, (int)r->header[0],
+                           (int)magic, or_other);
     }
-    TRY(checked_magic_(r, magic, other, what));
     r->body_bytes = (size_t)st.st_size - HEADER_BYTES;
     r->body = checked_body_(r->body_bytes);
     return checked_header(r->header, r->body_bytes, r->path, &r->has_checksums);
@@ -240,10 +239,7 @@ static inline Status checked_read(CheckedReader* r, void* dst, size_t n) {
     while (n > 0) {
         size_t piece = checked_piece_(&r->body, n);
         uint32_t sum = 0;
-        if (fread(p, 1, piece, r->file) != piece) {
-            const char* reason = ferror(r->file) ? strerror(errno) : "it has become shorter since it was opened";
-            return status_fail("cannot read %s: %s", r->path, reason);
-        }
+        TRY(checked_take_(r, p, piece));
         if (r->has_checksums) {
             int block = checked_pass_(&r->body, p, piece, &sum);
             if (block >= 0 && sum != (uint32_t)r->header[CHECKED_SUMS + block]) {

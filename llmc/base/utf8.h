@@ -26,24 +26,21 @@ static inline size_t utf8_mark(const void* text, size_t bytes) {
     return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
-// The code point of the character that begins `left` bytes (at least 1), and its bytes in *length; -1 and 1 if there is
-// no whole character.
-static inline int32_t utf8_decode(const unsigned char* s, size_t left, int* length) {
-    int n = utf8_length(s, left < 4 ? (int)left : 4);
-    if (n == 0 || (size_t)n > left) {
-        *length = 1;
-        return -1;
-    }
-    int32_t c = n == 1 ? s[0] : s[0] & (0xff >> (n + 1));
-    for (int i = 1; i < n; i++) { c = (c << 6) | (s[i] & 0x3f); }
-    *length = n;
-    return c;
-}
-
 // The bytes of the whole, sound character that `left` bytes (at least 1) begin with; 0 if there is none.
 static inline size_t utf8_character(const char* text, size_t left) {
     int length = utf8_length((const unsigned char*)text, left < 4 ? (int)left : 4);
     return (size_t)length <= left ? (size_t)length : 0;
+}
+
+// The code point of the character that begins `left` bytes (at least 1), and its bytes in *length; -1 and 1 if there is
+// no whole character.
+static inline int32_t utf8_decode(const unsigned char* s, size_t left, int* length) {
+    int n = (int)utf8_character((const char*)s, left);
+    *length = n > 0 ? n : 1;
+    if (n == 0) { return -1; }
+    int32_t c = n == 1 ? s[0] : s[0] & (0xff >> (n + 1));
+    for (int i = 1; i < n; i++) { c = (c << 6) | (s[i] & 0x3f); }
+    return c;
 }
 
 // Writes a code point up to U+10FFFF; returns its bytes.
