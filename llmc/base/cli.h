@@ -177,18 +177,9 @@ static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, si
           name ? name : "", name ? "? " : "", p->name);
 }
 
-// 1 if `word` is one of the choices, which are separated by '|'.
-static inline int cli_is_choice_(const char* choices, const char* word) {
-    size_t length = strlen(word);
-    for (const char* c = choices; c != NULL; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL) {
-        if (strcspn(c, "|") == length && strncmp(c, word, length) == 0) { return 1; }
-    }
-    return 0;
-}
-
 // Checks a text; returns it.
 static inline cli_text cli_text_(const CliFlag* f, const char* name, const char* value) {
-    if (f->choices != NULL && cli_is_choice_(f->choices, value)) { return value; }
+    if (is_listed(f->choices, '|', value)) { return value; }
     if (!cli_any_text_(f)) { fatal("%s %s: must be one of %s", name, value, f->choices); }
     if (value[0] == '\0') { fatal("%s '': the value is empty; name a file, or leave the flag out", name); }
     if (value[0] == '-') { // -o -n 20: the value was forgotten
@@ -218,11 +209,11 @@ static inline void cli_set(void* options, const CliFlag* f, const char* name, co
         return;
     }
     if (f->type == CLI_toggle) {
-        if (!cli_is_choice_("0|1", value)) { fatal("%s %s: must be 0 or 1, or go without a value", name, value); }
+        if (!is_listed("0|1", '|', value)) { fatal("%s %s: must be 0 or 1, or go without a value", name, value); }
         *(cli_toggle*)member = value[0] == '1';
         return;
     }
-    if (f->type == CLI_whole && f->choices != NULL && cli_is_choice_(f->choices, value)) {
+    if (f->type == CLI_whole && is_listed(f->choices, '|', value)) {
         *(cli_whole*)member = CLI_AUTO;
         return;
     }
@@ -309,7 +300,7 @@ static inline void cli_print(const CliProgram* p, const void* options, const cha
     for (int i = 0; i < p->num_flags; i++) {
         const CliFlag* f = &p->flags[i];
         if (!(f->who & CLI_TRAINER)) { continue; }
-        if (always == NULL || cli_is_choice_(always, f->long_name) || cli_differs(options, p->defaults, f)) {
+        if (always == NULL || is_listed(always, '|', f->long_name) || cli_differs(options, p->defaults, f)) {
             const char* value = cli_value(options, f, number);
             print_table_row(f->long_name + 2, "%s", value[0] != '\0' ? value : "-");
         } else {

@@ -26,15 +26,6 @@ static inline size_t cgroup_number(const char* path, const char* key, size_t fal
     return result;
 }
 
-// 1 if `name` is one of a list with commas.
-static inline int cgroup_lists_(const char* list, const char* name) {
-    size_t length = strlen(name);
-    for (; *list != '\0'; list += strcspn(list, ","), list += *list == ',') {
-        if (strncmp(list, name, length) == 0 && (list[length] == '\0' || list[length] == ',')) { return 1; }
-    }
-    return 0;
-}
-
 // Calls `visit` for the group of `controller` ("memory", "cpu") that this process is in and for all that this one is in: each
 // may have a limit. In a container the group often lies elsewhere than its name says; then it is the nearest above that is
 // seen. `root` stands before /proc and /sys: "" but in tests.
@@ -52,7 +43,7 @@ static inline void cgroup_visit(const char* root, const char* controller,
         group[strcspn(group, "\n")] = '\0';
         if (strcmp(group, "/") == 0) { group++; }
         int version = controllers[0] == '\0' ? 2 : 1;
-        if (version == 1 && !cgroup_lists_(controllers, controller)) { continue; }
+        if (version == 1 && !is_listed(controllers, ',', controller)) { continue; }
         snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s%s", root, version == 1 ? "/" : "",
                  version == 1 ? controller : "");
         snprintf(folder, sizeof(folder), "%s%s", path, group);

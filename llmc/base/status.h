@@ -16,9 +16,6 @@ end and be judged once.
 #ifndef LLMC_BASE_STATUS_H
 #define LLMC_BASE_STATUS_H
 
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "utils.h"
 
 typedef enum { STATUS_OK = 0, STATUS_ERROR = 1 } Status;
@@ -26,8 +23,8 @@ typedef enum { STATUS_OK = 0, STATUS_ERROR = 1 } Status;
 enum { STATUS_BYTES = 2048 }; // of a message: room for two paths
 
 #ifdef __cplusplus
-inline thread_local char
-    status_text_[STATUS_BYTES]; // one for all objects of a program: a variant and its bench are two
+// One for all objects of a program: a variant and its bench are two.
+inline thread_local char status_text_[STATUS_BYTES];
 #else
 static _Thread_local char status_text_[STATUS_BYTES];
 #endif
@@ -42,11 +39,7 @@ static inline Status status_now(void) { return status_text_[0] ? STATUS_ERROR : 
 static inline const char* status_message(void) { return status_text_; }
 
 // Records an error, unless one is recorded already; returns STATUS_ERROR.
-#if defined(__GNUC__)
-__attribute__((format(printf, 1, 2), unused))
-#endif
-static Status
-status_fail(const char* format, ...) {
+PRINTF_LIKE(1, 2) static Status status_fail(const char* format, ...) {
     if (status_text_[0] == '\0') {
         va_list args;
         va_start(args, format);

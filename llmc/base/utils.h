@@ -226,6 +226,18 @@ static inline int ends_with(const char* name, const char* end) {
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
+// 1 if a word is one of a list, which is separated so; 0 without a list.
+static inline int is_listed(const char* list, char separator, const char* word) {
+    size_t length = strlen(word);
+    for (const char *one = list, *end; one != NULL; one = end != NULL ? end + 1 : NULL) {
+        end = strchr(one, separator);
+        if ((end != NULL ? (size_t)(end - one) : strlen(one)) == length && strncmp(one, word, length) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 // To be called first. If stdin, stdout or stderr is closed, occupies its descriptor with an unusable one: otherwise a file that
 // the program opens, perhaps a checkpoint, would get it, and output would go into that file.
 static inline void keep_standard_files(void) {
