@@ -41,8 +41,8 @@ enum { CLI_TRAINER = FOR_CPU };
 enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
 
 // ----------------------------------------------------------------------------
-// The name that a mistyped word was meant to be: that with the fewest edits (a character inserted, deleted or replaced), or that
-// the word begins. None where more than a third of the word would have to change.
+// The name that a mistyped word was meant to be: that with the fewest edits (a character inserted, deleted or replaced), or
+// that the word begins. None where more than a third of the word would have to change.
 
 typedef struct {
     const char* word;

@@ -13,9 +13,9 @@ What each program does first, before it starts a thread or opens a file.
 #include "utils.h"
 
 // ----------------------------------------------------------------------------
-// A program built with -march=native, on a processor that lacks some of the instructions: it ends in one line, where it would end
-// by SIGILL. Before main, in code for every x86-64, and without stdio, whose inline parts are compiled for the processor of the
-// build.
+// A program built with -march=native, on a processor that lacks some of the instructions: it ends in one line, where it would
+// end by SIGILL. Before main, in code for every x86-64, and without stdio, whose inline parts are compiled for the processor of
+// the build.
 
 #if defined(__x86_64__) && !defined(__CUDACC__)
 // The compiler defines the macro as 1 where it may use the instructions.

@@ -1,6 +1,6 @@
 /*
-The tables of two columns that a run prints first: flags and their values, the machine, the model, the data; and that of --doctor,
-with a row for each requirement of a run.
+The tables of two columns that a run prints first: flags and their values, the machine, the model, the data; and that of
+--doctor, with a row for each requirement of a run.
 */
 #ifndef LLMC_BASE_TABLE_H
 #define LLMC_BASE_TABLE_H

@@ -22,8 +22,8 @@ static inline int terminal_is_able(int fd) {
 // 1 if stdout is one.
 static inline int terminal_can_rewrite(void) { return terminal_is_able(STDOUT_FILENO); }
 
-// Shows a line in place of what it was. It must be shorter than the terminal is wide. utils.h's terminal_line_clear takes it away,
-// as warnings, errors and signal handlers do.
+// Shows a line in place of what it was. It must be shorter than the terminal is wide. utils.h's terminal_line_clear takes it
+// away, as warnings, errors and signal handlers do.
 static inline void terminal_line_show(FILE* out, const char* text) {
     fprintf(out, "\r%s\033[K", text);
     fflush(out);

@@ -279,8 +279,8 @@ static inline double wall_seconds(void) {
 
 enum { THREAD_STACK = 8 << 20 }; // bytes, of which only those that are touched take memory
 
-// pthread_create with a stack of THREAD_STACK bytes: by default it would be that of `ulimit -s`, which may be small. Returns 1 if
-// the thread was started.
+// pthread_create with a stack of THREAD_STACK bytes: by default it would be that of `ulimit -s`, which may be small. Returns 1
+// if the thread was started.
 static inline int thread_start(pthread_t* thread, void* (*run)(void* context), void* context) {
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes) != 0) { return 0; }
