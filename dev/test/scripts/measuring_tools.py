@@ -1,4 +1,4 @@
-"""What tests of the tools that measure have in common: stand-ins for programs, and calls of a tool's main()."""
+"""What tests of the tools that measure have in common: calls of a tool's main()."""
 
 import contextlib
 import csv
@@ -6,15 +6,9 @@ import io
 import os
 import sys
 
+from unit import program
+
 SMI = "#!/bin/sh\ncase $* in *name*) echo NVIDIA H200 ;; *) echo 580.1 ;; esac\n"
-
-
-def program(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text)
-    os.chmod(path, 0o755)
-    return path
 
 
 def called(tool, folder, path, *flags, commit="abcdef0"):
@@ -32,12 +26,3 @@ def called(tool, folder, path, *flags, commit="abcdef0"):
         sys.argv = argv
     with open(path, newline="", encoding="utf-8") as f:
         return list(csv.DictReader(f)), out.getvalue()
-
-
-def refused(text, function, *arguments):
-    try:
-        function(*arguments)
-    except SystemExit as ended:
-        assert text in str(ended.code), ended.code
-    else:
-        raise AssertionError(f"nothing was said of {text}")

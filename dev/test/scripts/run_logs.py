@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 sys.path.insert(0, os.path.join(ROOT, "dev", "data"))
 
 import plot_run  # noqa: E402 (the folder that has it is known now)
+from unit import write  # noqa: E402
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&\u2028"
 
@@ -20,14 +21,6 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=al
 def module(name):
     """One of scripts/."""
     return importlib.import_module(name)
-
-
-def write(path, content):
-    """Writes text or bytes; makes the folder."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(path, "wb") as f:
-        f.write(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def loss(step):

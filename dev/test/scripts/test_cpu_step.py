@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import unit
-from measuring_tools import program
+from unit import program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 

@@ -39,6 +39,7 @@ import checksum
 import data_common
 import text as text_script
 import unit
+from unit import write
 
 MIRROR = os.environ.get("DATA_MIRROR")
 SPEECHES = "First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n\n" * 40
@@ -58,13 +59,6 @@ def run(script, *arguments, code=0, env=None, flags=(), **options):
     return done.stdout, done.stderr
 
 
-def write(path, content):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as f:
-        f.write(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 def read(path):
     with open(path, "rb") as f:
         return f.read()
@@ -77,13 +71,8 @@ def tokens_of(path):
 def expect_failure(call, *words):
     """Calls something that must fail() and checks that its line holds the words."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            call()
-        except SystemExit as error:
-            for word in words:
-                assert word in str(error.code), f"'{word}' is not in: {error.code}"
-            return
-    raise AssertionError("nothing failed")
+        line = unit.refused(words[0], call)
+    assert all(word in line for word in words), f"{words} are not all in: {line}"
 
 
 TABLES = tempfile.TemporaryDirectory()  # GPT-2's tokenizer file for this process
@@ -105,6 +94,14 @@ def require_gpt2():
     if gpt2_tables() is None:
         raise unit.Skipped("GPT-2's vocabulary is neither in a mirror nor on the network")
     return gpt2_tables()
+
+
+def require_pyarrow():
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise unit.Skipped("pyarrow is not installed") from None
+    return pyarrow
 
 
 @functools.cache
@@ -192,11 +189,7 @@ def test_bytes_are_packed_as_tokens(_):
 
 def test_tokens_outside_the_vocabulary_are_refused(_):
     for bad in ([256], [-1], [0, 70000]):
-        try:
-            data_common.pack_tokens(bad, 256)
-        except ValueError:
-            continue
-        raise AssertionError(f"{bad} was packed")
+        unit.refused("", data_common.pack_tokens, bad, 256, error=ValueError)
 
 
 def test_unsound_token_files_are_refused(folder):
@@ -346,14 +339,9 @@ def test_every_flipped_bit_is_found(folder):
     for bit in bits:
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
-        try:
-            checksum.verify(write(path, bytes(bad)))
-        except checksum.CorruptFile as error:
-            block = (bit // 8 - 1024) >> 16
-            where = f"{path}: bytes {1024 + (block << 16)} to" if bit >= 8 * 1024 else "header (bytes 0 to 1023)"
-            assert path in str(error) and where in str(error), error
-            continue
-        raise AssertionError(f"bit {bit} was flipped unseen")
+        block = (bit // 8 - 1024) >> 16
+        where = f"bytes {1024 + (block << 16)} to" if bit >= 8 * 1024 else "its header (bytes 0 to 1023)"
+        unit.refused(f"{path}: {where}", checksum.verify, write(path, bytes(bad)), error=checksum.CorruptFile)
 
 
 COPY = """ // copies a file through the C side: what it reads is verified, what it writes is sealed anew
@@ -392,12 +380,8 @@ def test_c_reads_and_writes_the_same_files(folder):
         write(path, bytes(content))
         content[at] ^= 16
         done = subprocess.run([program, path, copied], check=False, capture_output=True, text=True)
-        try:
-            checksum.verify(path)
-        except checksum.CorruptFile as error:
-            assert str(error) in done.stderr and done.returncode == 1, (str(error), done.stderr)
-            continue
-        raise AssertionError(f"byte {at}")
+        said = unit.refused(path, checksum.verify, path, error=checksum.CorruptFile)
+        assert said in done.stderr and done.returncode == 1, (said, done.stderr)
 
 
 def test_files_of_another_length_are_refused(folder):
@@ -411,13 +395,7 @@ def test_files_of_another_length_are_refused(folder):
         (good[:1024], "it is truncated or has trailing bytes"),
         (good[:1023], "ends inside its header"),
     ):
-        write(path, content)
-        try:
-            checksum.verify(path)
-        except checksum.CorruptFile as error:
-            assert words in str(error), error
-            continue
-        raise AssertionError(f"not refused: {words}")
+        unit.refused(words, checksum.verify, write(path, content), error=checksum.CorruptFile)
 
 
 def test_files_without_checksums_are_read(folder):
@@ -557,11 +535,8 @@ def test_a_call_that_fails_is_no_missing_one(folder):
     for call in "fsync", "fsync_folder", "replace":
         for number in errno.EIO, errno.ENOSPC, errno.EDQUOT:
             with contextlib.redirect_stdout(io.StringIO()), file_calls(**{call: number}):
-                try:
-                    write_split(folder)
-                    raise AssertionError(f"{call} has failed, and nobody noticed")
-                except SystemExit as ended:
-                    assert str(ended) == f"error: cannot write {folder}/x_train.bin: {os.strerror(number)}", str(ended)
+                line = unit.refused("", write_split, folder)
+            assert line == f"error: cannot write {folder}/x_train.bin: {os.strerror(number)}", line
             assert not glob.glob(os.path.join(folder, "*.tmp"))
 
 
@@ -684,8 +659,7 @@ def test_chinese_in_one_line_tokenises_and_splits(folder):
     body = "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c\u4e0d\u4ea6\u8bf4\u4e4e\u3002" * 40_000  # 1.3 MB
     path = write(os.path.join(folder, "in.txt"), body)
     prefix = os.path.join(folder, "x")
-    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
-    run("text.py", path, "--output", prefix, env=cache)
+    run("text.py", path, "--output", prefix)
     train, val = tokens_of(f"{prefix}_train.bin"), tokens_of(f"{prefix}_val.bin")
     assert train + val == [50256, *encoding.encode_ordinary(body)]
     assert 0.09 < len(val) / (len(train) + len(val)) < 0.11
@@ -696,14 +670,13 @@ def test_gpt2_documents_begin_with_eot(folder):
     first = write(os.path.join(folder, "1.txt"), SPEECHES)
     second = write(os.path.join(folder, "2.txt"), "the second document\n" * 50)
     prefix = os.path.join(folder, "x")
-    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
-    run("text.py", first, second, "--output", prefix, "--workers", 2, env=cache)
+    run("text.py", first, second, "--output", prefix, "--workers", 2)
     tokens = tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin")
     texts = [encoding.encode_ordinary(read(path).decode()) for path in (first, second)]
     assert tokens == [50256, *texts[0], 50256, *texts[1]]
     assert set(os.listdir(folder)) == {"1.txt", "2.txt", "x_train.bin", "x_val.bin", "gpt2_tokenizer.bin"}
     write(second, b"caf\xe9 " * 50)
-    _, error = run("text.py", first, second, "--output", prefix, env=cache, code=1)
+    _, error = run("text.py", first, second, "--output", prefix, code=1)
     assert f"{second} is not UTF-8" in error, error
     assert tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin") == tokens
 
@@ -713,12 +686,11 @@ def test_the_end_of_text_in_a_text(folder):
     name, parts = "<|endoftext|>", ["One day a fox ran.\n", "\n  Two dogs sat", "", "x" * 70_000 + "\n"]
     path = write(os.path.join(folder, "in.txt"), name.join(parts))
     prefix = os.path.join(folder, "x")
-    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
     common = ["text.py", path, "--output", prefix, "--val-fraction", 0]
-    _, note = run(*common, env=cache)
+    _, note = run(*common)
     assert tokens_of(f"{prefix}_train.bin") == [50256, *encoding.encode_ordinary(name.join(parts))]
     assert note == f"note: {name} occurs 3 times, encoded as text; --allow-special makes it the token\n", note
-    _, note = run(*common, "--allow-special", env=cache)
+    _, note = run(*common, "--allow-special")
     want = [token for part in parts for token in [50256, *encoding.encode_ordinary(part)]]
     assert tokens_of(f"{prefix}_train.bin") == want and note == ""
     _, error = run(*common, "--allow-special", "--tokenizer", "bytes", code=1)
@@ -751,8 +723,7 @@ def test_a_byte_order_mark_is_dropped(folder):
     assert bytes(tokens_of(f"{prefix}_train.bin")) == "hello \ufeff".encode()
     assert note == f"note: {path}: its byte order mark is dropped\n", note
     encoding = require_gpt2()
-    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
-    run("text.py", path, "--output", prefix, "--val-fraction", 0, env=cache)
+    run("text.py", path, "--output", prefix, "--val-fraction", 0)
     assert tokens_of(f"{prefix}_train.bin") == [50256, *encoding.encode_ordinary("hello \ufeff")]
 
 
@@ -760,11 +731,10 @@ def test_tokenize_gpt2_and_tiktoken_write_the_same_files(folder):
     require_both_encoders()
     texts = SPEECHES, "日本語 \u00a0 don't\t\tx 1234 😀\r\n" * 2000, "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c" * 80_000
     paths = [write(os.path.join(folder, f"{i}.txt"), text) for i, text in enumerate(texts)]
-    cache = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
     files = []
     for name, env in ("native", {}), ("tiktoken", {"TOKENIZE_GPT2": ""}):
         out = os.path.join(folder, name)
-        run("text.py", *paths, "--output", os.path.join(out, "x"), "--workers", 2, env={**cache, **env})
+        run("text.py", *paths, "--output", os.path.join(out, "x"), "--workers", 2, env=env)
         files.append({file: read(os.path.join(out, file)) for file in os.listdir(out)})
     assert len(files[0]) == 3 and files[0] == files[1]
 
@@ -776,8 +746,7 @@ def test_tokens_do_not_depend_on_the_encoder(folder):
 
 
 def test_an_encoder_that_ends_is_said(folder):
-    program = write(os.path.join(folder, "tokenize_gpt2"), "#!/bin/sh\necho 'error: no memory' >&2\nexit 1\n")
-    os.chmod(program, 0o755)
+    program = unit.program(folder, "tokenize_gpt2", "#!/bin/sh\necho 'error: no memory' >&2\nexit 1\n")
     encoding = data_common.NativeEncoding(program, "t.bin")
     expect_failure(lambda: encoding.encode_ordinary("text " * 100_000), f"{program}: no memory")
     encoding = data_common.NativeEncoding(os.path.join(folder, "none"), "t.bin")
@@ -903,10 +872,7 @@ data_common.run(main)
 
 def test_a_signal_ends_a_stalled_download(folder):
     require_gpt2()
-    try:
-        import pyarrow  # noqa: F401 (the script's)
-    except ImportError:
-        raise unit.Skipped("pyarrow is not installed") from None
+    require_pyarrow()
     tree = os.path.join(folder, "hub", "api", "datasets", "HuggingFaceFW", "fineweb", "tree", "main", "sample", "10BT")
     write(tree, json.dumps([{"path": "sample/10BT/stalled.parquet", "size": 5_000_000}]))
     raw = os.path.join(folder, "out", "raw")
@@ -1028,18 +994,14 @@ def test_tinyshakespeare_splits(folder):
 
 def test_fineweb_survives_interruptions(folder):
     require_gpt2()
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise unit.Skipped("pyarrow is not installed") from None
+    pyarrow = require_pyarrow()
     sample = os.path.join(folder, "hub", "datasets", "HuggingFaceFW", "fineweb", "resolve", "main", "sample", "10BT")
     os.makedirs(sample)
     want, listing = array("H"), []
     for i in range(3):
         texts = [f"document {i}.{j} " + "word " * (j * 37 % 400) for j in range(150)]
         path = os.path.join(sample, f"{i:03d}_00000.parquet")
-        parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=60)
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=60)
         for text in texts:
             want.frombytes(data_common.pack_gpt2_document(text))
         digest = hashlib.sha256(read(path)).hexdigest()
@@ -1048,9 +1010,8 @@ def test_fineweb_survives_interruptions(folder):
     api = os.path.join(folder, "hub", "api", "datasets", "HuggingFaceFW", "fineweb", "tree", "main", "sample", "10BT")
     write(api, json.dumps(listing))
     out = os.path.join(folder, "out")
-    env = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
     with serve(os.path.join(folder, "hub")) as address:
-        env["HF_ENDPOINT"] = address
+        env = {"HF_ENDPOINT": address}
         common = ["fineweb.py", "--shard-tokens", 7000, "--workers", 2, "--output", out]
         for shards in (1, 2, 3, 5):
             run(*common, "--max-shards", shards, env=env)
@@ -1072,15 +1033,10 @@ def test_fineweb_survives_interruptions(folder):
 
 def test_unsound_parquet_ends_in_one_line(folder):
     require_gpt2()
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise unit.Skipped("pyarrow is not installed") from None
+    pyarrow = require_pyarrow()
     sample = os.path.join(folder, "fineweb", "sample", "10BT")
     os.makedirs(sample)
     path = os.path.join(sample, "000_00000.parquet")
-    env = {"TIKTOKEN_CACHE_DIR": os.environ["TIKTOKEN_CACHE_DIR"]} if "TIKTOKEN_CACHE_DIR" in os.environ else {}
     nothing = pyarrow.array([], pyarrow.string())
     for columns, words in (
         ({"words": ["a"]}, f"{path} has no column text"),
@@ -1090,15 +1046,15 @@ def test_unsound_parquet_ends_in_one_line(folder):
         ({"text": pyarrow.array([None, None])}, f"{path}, row 0: text is null"),
         ({"text": [{"a": "b"}]}, f"{path}, row 0: text is dict"),
     ):
-        parquet.write_table(pyarrow.table(columns), path)
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
         for workers in (1, 2):
             out = os.path.join(folder, "out")
-            _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", workers, env=env, code=1)
+            _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", workers, code=1)
             assert words in error, error
             assert os.listdir(out) == ["gpt2_tokenizer.bin"], os.listdir(out)
     for content in (b"", b"no parquet", read(path)[:-9]):
         write(path, content)
-        _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", 1, env=env, code=1)
+        _, error = run("fineweb.py", "--mirror", folder, "--output", out, "--workers", 1, code=1)
         assert f"{path} is not a parquet file" in error, error
 
 

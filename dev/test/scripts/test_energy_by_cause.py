@@ -16,7 +16,8 @@ import energy_by_cause
 from energy_by_cause import NOTHING, Cause
 
 import unit
-from measuring_tools import called, program, refused
+from measuring_tools import called
+from unit import program, refused
 
 # make's library says what was left out of which sources, after the real make has read their Makefile; the program's
 # energy is 100 mJ less 10 for each library before

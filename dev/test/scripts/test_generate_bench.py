@@ -14,7 +14,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 
 import generate
 import unit
-from measuring_tools import called, program
+from measuring_tools import called
+from unit import program
 
 SPEED = '#!/bin/sh\necho "flashgpt,$1,$2,$3,$4,100.0,110.0,2.500,900.00"\n'
 
@@ -43,24 +44,14 @@ def test_rows_say_what_was_measured_and_where(folder):
 
 def test_a_program_that_fails_ends_it_with_what_it_said(folder):
     for speed in ("#!/bin/sh\necho 'error: no GPU' >&2\nexit 1\n", "#!/bin/sh\necho 'error: no GPU'\n"):
-        try:
-            measured(folder, speed)
-        except SystemExit as ended:
-            assert "no GPU" in str(ended.code), ended.code
-        else:
-            raise AssertionError("a program that failed went unnoticed")
+        unit.refused("no GPU", measured, folder, speed)
 
 
 def test_cases_are_chosen_and_checked(folder):
     rows, _ = measured(folder, SPEED, "--cases", "d12:7", "d48:2")
     assert [(row["model"], row["batch"]) for row in rows] == [("d12", "7"), ("d48", "2")], rows
     for text in ("d13:1", "d12", "d12:0", ":1"):
-        try:
-            generate.case(text)
-        except argparse.ArgumentTypeError as refused:
-            assert "is not" in str(refused), refused
-        else:
-            raise AssertionError(f"{text} went unnoticed")
+        unit.refused("is not", generate.case, text, error=argparse.ArgumentTypeError)
 
 
 def peers(row_of):

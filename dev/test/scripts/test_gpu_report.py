@@ -91,11 +91,8 @@ done
 def report(folder, *arguments, code=0, script="gpu_report.sh", **settings):
     """Runs the copy's report, or a script beside it, with the stand-ins first on PATH; returns its output."""
     fake = os.path.join(folder, "fake")
-    os.makedirs(fake, exist_ok=True)
     for name, text in PROGRAMS.items():
-        with open(os.path.join(fake, name), "w", encoding="utf-8") as f:
-            f.write("#!/bin/bash\n" + text)
-        os.chmod(f.name, 0o755)
+        unit.program(fake, name, "#!/bin/bash\n" + text)
     env = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}", "FAKE": fake, "REAL_PYTHON": PYTHON}
     result = subprocess.run(
         [f"dev/bench/{script}", *arguments],
@@ -203,11 +200,8 @@ def test_wrong_arguments_and_no_GPU_end_in_one_line(folder):
 def test_what_a_checkpoint_costs_other_models_stays(folder):
     path = os.path.join(folder, RESULTS, "checkpoint_cost.csv")
     for name in ("README.md", "Makefile", "dev/README"):  # what it trains on
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
-            f.write("text\n\n" * 1000)
-    with open(os.path.join(folder, "train_gpt2cu"), "w", encoding="utf-8") as f:
-        f.write(SAVES)
-    os.chmod(f.name, 0o755)
+        unit.write(os.path.join(folder, name), "text\n\n" * 1000)
+    unit.program(folder, "train_gpt2cu", SAVES)
     with open(path, encoding="utf-8") as f:
         before = f.read().splitlines()
     assert "error: d13: no such model" in report(folder, "d12", "d13", code=1, script="checkpoint_cost.sh")
@@ -217,8 +211,7 @@ def test_what_a_checkpoint_costs_other_models_stays(folder):
     measured = "d12,32,1024,100.00,1.500,0.010,40.0,2.7,0.800,2.50,2.00,3,GPU,NVIDIA H200,580.1,13.0,"
     assert after[0] == before[0] and after[1].startswith(measured) and after[1].endswith(",abc1234"), after
     assert after[2:] == [row for row in before if row.startswith("d48,")] != [], after
-    with open(path, "w", encoding="utf-8") as f:
-        f.write("model,other\nd48,1\n")
+    unit.write(path, "model,other\nd48,1\n")
     assert "checkpoint_cost.csv has other columns" in report(folder, "d12", code=1, script="checkpoint_cost.sh")
     with open(path, encoding="utf-8") as f:
         assert f.read() == "model,other\nd48,1\n"

@@ -215,12 +215,9 @@ def test_peers(folder):
 
 def refused(read, path):
     """The line with which a reader ends."""
-    try:
-        read(path)
-    except SystemExit as error:
-        assert str(error).startswith("error: ") and "\n" not in str(error), error
-        return str(error)
-    raise AssertionError(f"{path} was read")
+    line = unit.refused("error: ", read, path)
+    assert "\n" not in line, line
+    return line
 
 
 def test_what_is_no_leaderboard_is_refused_in_one_line(folder):

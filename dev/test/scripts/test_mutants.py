@@ -21,8 +21,7 @@ SOURCE = "// a comment\nstatic inline int twice(int x) {\n    int y = x + x; // 
 
 
 def write(folder, name, text):
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
-        f.write(text)
+    unit.write(os.path.join(folder, name), text)
 
 
 def drawn(folder, seed=1):

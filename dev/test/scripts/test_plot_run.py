@@ -262,8 +262,7 @@ def test_stdout_that_cannot_be_written_ends_in_one_line(folder):
 def test_names_that_stdout_cannot_encode(folder):
     name = os.fsencode(folder) + "/é\udcff".encode("utf-8", "surrogateescape")
     os.makedirs(name)
-    with open(name + b"/main.log", "w", encoding="utf-8") as f:
-        f.write(main_log())
+    unit.write(name + b"/main.log", main_log())
     script = os.path.join(run_logs.ROOT, "scripts", "plot_run.py")
     for encoding in ("ascii", "utf-8"):
         command = [sys.executable, script, name, "--html", name + b"/page.html"]

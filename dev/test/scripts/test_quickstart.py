@@ -62,10 +62,7 @@ STAND_INS = {
 
 
 def write_program(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(f"#!/bin/sh\n{text}\n")
-    os.chmod(path, 0o755)
+    unit.program(folder, name, f"#!/bin/sh\n{text}\n")
 
 
 def quickstart(folder, *arguments, code=0, shell="sh", without=(), programs=None, **environment):
@@ -190,8 +187,7 @@ def test_without_git_the_bench_copies_what_is_source(folder):
     ]
     for name in (*sources, *left):
         os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-        with open(os.path.join(root, name), "w", encoding="utf-8") as f:
-            f.write("/build/\n/train_gpt2\n")
+        unit.write(os.path.join(root, name), "/build/\n/train_gpt2\n")
     kept = bench.ROOT, bench.output_of
     bench.ROOT, bench.output_of = root, lambda *command: ""
     try:

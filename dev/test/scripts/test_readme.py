@@ -35,8 +35,7 @@ def edit(folder, path, change):
         old = f.read()
     new = change(old)
     assert new != old, f"{path} did not change"
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(new)
+    unit.write(path, new)
 
 
 def read(folder, path):
@@ -224,8 +223,7 @@ def test_parts_that_are_empty_until_they_are_measured(folder):
         assert f"<!-- generated: {name} -->\n<!-- end -->\n" in read(folder, "docs/measured.md"), name
     for path, (lines, shown) in new.items():
         script(folder, "--check")
-        with open(os.path.join(folder, path), "w", encoding="utf-8") as f:
-            f.write("\n".join(lines) + "\n")
+        unit.write(os.path.join(folder, path), "\n".join(lines) + "\n")
         assert shown in script(folder, "--check", code=1)  # it is measured and not shown
         script(folder)
         assert shown in read(folder, "docs/measured.md"), shown

@@ -6,6 +6,7 @@ python3 dev/test/scripts/test_scaling.py
 
 import contextlib
 import csv
+import functools
 import importlib.util
 import io
 import os
@@ -44,11 +45,7 @@ assert HASTY.count("|| sleep 0.1") == 1
 
 
 def program(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(text.replace("FOLDER", folder))
-    os.chmod(path, 0o755)
-    return path
+    return unit.program(folder, name, text.replace("FOLDER", folder))
 
 
 PROFILE = """#!/bin/bash
@@ -150,11 +147,7 @@ def test_the_rows_of_an_earlier_call_go(folder):
 def test_what_was_measured_before_a_run_failed_is_kept(folder):
     os.environ["FAILS_WITH"] = "--exchange nccl"
     try:
-        measured(folder, "--models", "d12", "--rounds", "1")
-    except SystemExit as ended:
-        assert "it fails" in str(ended.code), ended.code
-    else:
-        raise AssertionError("a run that failed went unnoticed")
+        unit.refused("it fails", measured, folder, "--models", "d12", "--rounds", "1")
     finally:
         del os.environ["FAILS_WITH"]
     with open(os.path.join(folder, "scaling.csv"), newline="", encoding="utf-8") as f:
@@ -166,12 +159,7 @@ def test_too_few_gpus_are_refused(folder):
         (2, ["--gpus", "4"], "nvidia-smi shows 2 GPUs here; --gpus is 4"),
         (0, [], "shows no GPUs here"),
     ):
-        try:
-            measured(folder, *flags, here=n)
-        except SystemExit as ended:
-            assert text in str(ended.code), ended.code
-        else:
-            raise AssertionError(f"{flags} went through on {n}")
+        unit.refused(text, functools.partial(measured, folder, *flags, here=n))
 
 
 def test_without_pytorch_its_rows_are_left_out(folder):

@@ -39,8 +39,7 @@ def test_buckets_are_those_of_parameter_layout(folder):
     if not compiler:
         raise unit.Skipped("no C compiler here")
     source, program = os.path.join(folder, "buckets.c"), os.path.join(folder, "buckets")
-    with open(source, "w", encoding="utf-8") as f:
-        f.write(BUCKETS)
+    unit.write(source, BUCKETS)
     flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", f"-I{scaling.ROOT}"]
     subprocess.run([compiler, *flags, source, "-o", program, "-lm", "-lpthread"], check=True)
     for model in MODELS.values():

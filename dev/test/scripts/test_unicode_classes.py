@@ -76,8 +76,7 @@ def test_unicode_data_is_read(folder):
     letters = [c for c, kind in enumerate(classes) if kind == unicode_classes.LETTER]
     assert letters == [0x41, 0x4E00, 0x4E01, 0x4E02, 0x4E03]
     assert [classes[0xB2], classes[0x2028], classes[0x4E10]] == [2, 3, 0]
-    with open(path, "w", encoding="ascii") as f:
-        f.write("no table\n")
+    unit.write(path, "no table\n")
     script = os.path.join(ROOT, "dev", "data", "unicode_classes.py")
     command = [sys.executable, script, "--unicode-data", path, "--output", os.path.join(folder, "x.h")]
     end = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,6 +7,7 @@ A test is a function test_*(folder) with an empty folder of its own; it fails by
 """
 
 import importlib.util
+import os
 import sys
 import tempfile
 import traceback
@@ -22,6 +23,31 @@ def need(*packages):
     if missing:
         print(f"skipped: {' and '.join(missing)} not installed for {sys.executable}")
         sys.exit(0)
+
+
+def write(path, content):
+    """Writes text or bytes to a file, whose folder it makes; returns the path."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def program(folder, name, text):
+    """Writes a stand-in for a program; returns its path."""
+    path = write(os.path.join(folder, name), text)
+    os.chmod(path, 0o755)
+    return path
+
+
+def refused(words, function, *arguments, error=SystemExit):
+    """Checks that a call ends with an error that says these words; returns all that it says."""
+    try:
+        function(*arguments)
+    except error as ended:
+        assert words in str(ended), ended
+        return str(ended)
+    raise AssertionError(f"nothing was said of {words}")
 
 
 def run(names, prepare=lambda folder: None):
