@@ -71,8 +71,7 @@ static inline char* format_duration(char* buf, size_t n, double seconds) {
 }
 
 typedef struct {
-    int active;    // work is under way
-    char what[64]; // which
+    char what[64]; // is under way; "": nothing
     double start;  // when it began, in seconds
     size_t first;  // what was done by then
     double shown;  // when the last line was written
@@ -84,7 +83,6 @@ static const double PROGRESS_TERMINAL_SECONDS = 0.1, PROGRESS_FILE_SECONDS = 30.
 // Begins work of which a file, too, has a line after `wait` seconds.
 static inline void progress_start(Progress* p, double now, const char* what, double wait) {
     memset(p, 0, sizeof(*p));
-    p->active = 1;
     snprintf(p->what, sizeof(p->what), "%s", what);
     p->start = p->shown = now;
     p->wait = wait;
@@ -93,7 +91,7 @@ static inline void progress_start(Progress* p, double now, const char* what, dou
 // Shows on `out` that `done` of `total` are done at time `now`, if the last line is old enough. A new name starts new work.
 static inline void progress_show(Progress* p, FILE* out, int terminal, double now, const char* what, size_t done,
                                  size_t total) {
-    if (!p->active || strncmp(p->what, what, sizeof(p->what) - 1) != 0) {
+    if (strncmp(p->what, what, sizeof(p->what) - 1) != 0) {
         progress_start(p, now, what, 0.0);
         p->first = done;
     }
@@ -118,7 +116,7 @@ static inline void progress_show(Progress* p, FILE* out, int terminal, double no
 // Ends the work: the terminal's line goes away, for what the caller prints in its place.
 static inline void progress_finish(Progress* p) {
     terminal_line_clear();
-    p->active = 0;
+    p->what[0] = '\0';
 }
 
 // The program's own progress line, on stdout
