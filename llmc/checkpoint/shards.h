@@ -127,8 +127,8 @@ static inline Status shards_ask_(CheckpointSource* from, GPT2Block block, size_t
     return STATUS_OK;
 }
 
-// Receives the answer of a process that was asked and puts its numbers into from->buffer. *failed becomes 1, and its message this thread's, where
-// it could not read them; an error is one of the connection.
+// Receives the answer of a process that was asked and puts its numbers into from->buffer. *failed becomes 1, and its message
+// this thread's, where it could not read them; an error is one of the connection.
 static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest* asked, int rank, int* failed) {
     Comm* comm = shards_comm(from->model);
     char message[STATUS_BYTES];

@@ -3,7 +3,8 @@ A model's weights for other programs, by what the target is called:
 
     model.bin            llm.c's file, fp32 or bf16 (model_file.h)
     model.safetensors    one file with Hugging Face's names (hugging_face_weights.h)
-    any other name       a folder for Hugging Face's transformers: model.safetensors, config.json and the tokenizer's files. transformers takes what config.json does not say from its GPT2Config.
+    any other name       a folder for Hugging Face's transformers: model.safetensors, config.json and the tokenizer's files;
+                         transformers takes what config.json does not say from its GPT2Config
 
     TRY(export_check(target, "auto", 0));                                       // before the weights are read
     TRY(export_weights(target, params, config, "auto", &tokenizer, 0));

@@ -1,5 +1,6 @@
 /*
-Writes a tokenizer in the format of Hugging Face's transformers: vocab.json, merges.txt and tokenizer_config.json, from the tokens of tokenizer.h, in id order.
+Writes a tokenizer in the format of Hugging Face's transformers: vocab.json, merges.txt and tokenizer_config.json, from the
+tokens of tokenizer.h, in id order.
 
 Text in these files has one printable character for each byte, GPT-2's alphabet: printable bytes of Latin-1 are themselves, the
 others, in their order, U+0100 and up. A token's merge is the last step of byte pair encoding its bytes with the tokens before
