@@ -287,8 +287,6 @@ static inline Status hugging_face_read_config_(HuggingFaceWeights* w) {
 // ----------------------------------------------------------------------------
 // Which tensor is which
 
-static inline int hugging_face_int_(size_t size) { return size > INT_MAX ? INT_MAX : (int)size; }
-
 // Reads "h.<layer>." at the beginning of a name; NULL if it is not there.
 static inline const char* hugging_face_layer_(const char* name, int* layer) {
     const char* p = name + 2;
@@ -315,8 +313,9 @@ static inline Status hugging_face_find_sizes_(HuggingFaceWeights* w) {
                           : c->num_layers == 0            ? "tensors of layers, h.0.ln_1.weight and others"
                                                           : NULL;
     if (missing != NULL) { return status_fail("%s is no GPT-2 of Hugging Face: it has no %s", w->path, missing); }
-    c->vocab_size = hugging_face_int_(wte->tensor->shape[0]), c->channels = hugging_face_int_(wte->tensor->shape[1]);
-    c->max_seq_len = hugging_face_int_(wpe->tensor->shape[0]);
+    c->vocab_size = (int)wte->tensor->shape[0],
+    c->channels = (int)wte->tensor->shape[1]; // too large: the shape is another
+    c->max_seq_len = (int)wpe->tensor->shape[0];
     c->padded_vocab_size = gpt2_pad_vocab(c->vocab_size);
     return STATUS_OK;
 }
