@@ -98,6 +98,8 @@ check "or refused" refused "broken: byte 4 (0xff) is not UTF-8" tok encode "$dir
 printf '\xef\xbb\xbfa\xff' >"$dir/marked"
 check "or refused, a mark counted" grep -q "byte 4 (0xff)" <(tok encode "$dir/marked" --broken-utf8 refuse 2>&1)
 check "wherever it is" refused "late: byte 1048577 (0xff) is not UTF-8" tok encode "$dir/late" --broken-utf8 refuse -o "$dir/none"
+check "that of the first byte" grep -q "byte 1 (0xe2)" <(tok encode --broken-utf8 refuse <<<$'a\xe2\x82 b' 2>&1)
+check "at the end, too" grep -q "byte 1 (0xe2)" <(tok encode --broken-utf8 refuse < <(printf 'a\xe2\x82') 2>&1)
 check "bytes can be tokens" is "116 104 101" "$program" encode <(printf the) --tokenizer bytes
 # shellcheck disable=SC2016
 serve='import subprocess, sys
