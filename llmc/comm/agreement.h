@@ -18,15 +18,13 @@ typedef struct {
     Comm* comm;
     int stop;             // the signal of the lowest rank that has one, or 0
     int save;             // 1: SIGUSR1 has come to one of them
-    int ending;           // 1: one of them knows that the run has to end, and all do so before the step's update
-    int knows;            // 1: this process does
     float result[2];      // this process's loss and gradient norm of the last step
     char difference[160]; // "" or which process has others
 } Agreement;
 
 // The message of a process
 typedef struct {
-    int32_t stop, save, ending, error;
+    int32_t stop, save, error;
     float result[2];
 } AgreementWord;
 
@@ -46,8 +44,7 @@ static inline Status agree(Agreement* a, Status own) {
     int n = comm_size(a->comm), rank = comm_rank(a->comm), error = 0;
     if (n == 1) { return own; }
     AgreementWord* all = (AgreementWord*)calloc_check((size_t)n, sizeof(AgreementWord));
-    AgreementWord mine = {
-        signals_stop(), signals_take_save(), a->knows, own != STATUS_OK, {a->result[0], a->result[1]}};
+    AgreementWord mine = {signals_stop(), signals_take_save(), own != STATUS_OK, {a->result[0], a->result[1]}};
     all[rank] = mine;
     if (own != STATUS_OK) { snprintf(text, sizeof(text), "rank %d: %.1900s", rank, status_message()); }
     status_clear();
@@ -55,7 +52,6 @@ static inline Status agree(Agreement* a, Status own) {
     for (int i = 0; i < n; i++) {
         a->stop = a->stop ? a->stop : all[i].stop;
         a->save |= all[i].save;
-        a->ending |= all[i].ending;
         error |= all[i].error;
     }
     agreement_compare_(a, all, n);

@@ -32,14 +32,12 @@ static inline void trainer_log_save_(Trainer* t, CheckpointResult result) {
 }
 
 // Reports the result of the save in progress, if it has ended; with `wait`, waits for it first. A save that found numbers that
-// are not finite ends the run; a process that learns of it before the others waits until all know.
+// are not finite ends the run: of several processes, where all have waited and so know it.
 static inline void trainer_end_save_(Trainer* t, int wait) {
     CheckpointResult result = wait ? checkpoint_writer_wait(&t->writer) : checkpoint_writer_poll(&t->writer);
     t->saved_step = t->writer.settings.newest;
     trainer_log_save_(t, result);
-    if (result != CHECKPOINT_NOT_FINITE || t->ended) { return; }
-    t->agreement.knows = 1;
-    if (!wait && comm_size(t->comm) > 1) { return; }
+    if (result != CHECKPOINT_NOT_FINITE || t->ended || (!wait && comm_size(t->comm) > 1)) { return; }
     t->ended = 1;
     t->exit_code = EXIT_NOT_FINITE;
     snprintf(t->failure, sizeof(t->failure), "%s", t->writer.message);

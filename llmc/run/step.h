@@ -126,17 +126,6 @@ static inline void trainer_check_update_(Trainer* t, int step) {
                   step + 1, t->num_steps, wrong);
 }
 
-// Ends the run within a step, because a process has learned of a save that ends it, or has a different result of the step
-// before.
-static inline void trainer_end_before_(Trainer* t, int step) {
-    t->outliers = t->outliers_before;
-    train_step_rewind(&t->step);
-    if (t->options.output_dir != NULL) { trainer_end_save_(t, 1); }
-    if (trainer_differs_(t, step) || t->ended) { return; }
-    trainer_fail_(t, step, 0, EXIT_NOT_FINITE, "step %d/%d: the model held a number that is not finite", step,
-                  t->num_steps);
-}
-
 // 1 if the host decides whether to update, by the step's loss and norm, or after recomputing it.
 static inline int trainer_decides_(const Trainer* t, int step) {
     return t->options.skip_loss_z > 0.0 || t->options.skip_grad_z > 0.0 || trainer_verifies_(t, step);
@@ -169,15 +158,21 @@ static inline Status trainer_compute_(Trainer* t) {
 }
 
 // Begins a step: forward and backward passes of its micro-steps, the mean gradient of total_batch tokens. Returns 0 where the
-// run ends instead: a batch cannot be read, or another process has ended it.
+// run ends instead: a batch cannot be read, or processes have other results of the step before.
 static inline int trainer_gradients(Trainer* t, int step) {
     gpt2_range_begin("step");
     t->begun = wall_seconds();
     watchdog_begin(&t->watchdog, step + 1, t->begun);
     t->learning_rate = get_learning_rate(&t->schedule, step);
     Status data = trainer_compute_(t);
-    if (data == STATUS_OK && !t->agreement.ending && t->agreement.difference[0] == '\0') { return 1; }
-    data == STATUS_OK ? trainer_end_before_(t, step) : trainer_no_batch_(t, step);
+    if (data == STATUS_OK && t->agreement.difference[0] == '\0') { return 1; }
+    if (data == STATUS_OK) {
+        t->outliers = t->outliers_before;
+        train_step_rewind(&t->step);
+        trainer_differs_(t, step);
+    } else {
+        trainer_no_batch_(t, step);
+    }
     gpt2_range_end();
     watchdog_end(&t->watchdog, wall_seconds());
     return 0;
