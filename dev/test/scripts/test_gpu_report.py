@@ -170,8 +170,7 @@ def test_other_bits_are_reported(folder):
 
 
 def test_a_section_that_fails_keeps_its_file_and_the_others_go_on(folder):
-    with open(os.path.join(folder, RESULTS, "speed.csv"), encoding="utf-8") as f:
-        before = f.read()
+    before = unit.read(os.path.join(folder, RESULTS, "speed.csv"))
     trainer = PROGRAMS["trainer"]
     PROGRAMS["trainer"] = trainer.replace("$ms ms |", "$ms milliseconds |")
     try:
@@ -179,8 +178,7 @@ def test_a_section_that_fails_keeps_its_file_and_the_others_go_on(folder):
     finally:
         PROGRAMS["trainer"] = trainer
     assert "speed FAILED" in said and "0 step lines with ms, not 200" in said, said
-    with open(os.path.join(folder, RESULTS, "speed.csv"), encoding="utf-8") as f:
-        assert f.read() == before
+    assert unit.read(os.path.join(folder, RESULTS, "speed.csv")) == before
     rows(folder, "bits.csv")
 
 
@@ -202,35 +200,30 @@ def test_what_a_checkpoint_costs_other_models_stays(folder):
     for name in ("README.md", "Makefile", "dev/README"):  # what it trains on
         unit.write(os.path.join(folder, name), "text\n\n" * 1000)
     unit.program(folder, "train_gpt2cu", SAVES)
-    with open(path, encoding="utf-8") as f:
-        before = f.read().splitlines()
+    before = unit.read(path).splitlines()
     assert "error: d13: no such model" in report(folder, "d12", "d13", code=1, script="checkpoint_cost.sh")
     report(folder, "d12", script="checkpoint_cost.sh")
-    with open(path, encoding="utf-8") as f:
-        after = f.read().splitlines()
+    after = unit.read(path).splitlines()
     measured = "d12,32,1024,100.00,1.500,0.010,40.0,2.7,0.800,2.50,2.00,3,GPU,NVIDIA H200,580.1,13.0,"
     assert after[0] == before[0] and after[1].startswith(measured) and after[1].endswith(",abc1234"), after
     assert after[2:] == [row for row in before if row.startswith("d48,")] != [], after
     unit.write(path, "model,other\nd48,1\n")
     assert "checkpoint_cost.csv has other columns" in report(folder, "d12", code=1, script="checkpoint_cost.sh")
-    with open(path, encoding="utf-8") as f:
-        assert f.read() == "model,other\nd48,1\n"
-    with open(f"{path}.new", encoding="utf-8") as f:
-        assert f.read().splitlines() == after[:2]
+    assert unit.read(path) == "model,other\nd48,1\n"
+    assert unit.read(f"{path}.new").splitlines() == after[:2]
 
 
 def test_the_trainers_lines_are_those_that_the_report_reads(folder):
-    with open(os.path.join(folder, "llmc", "run", "step.h"), encoding="utf-8") as f:
-        trainer = f.read()
-    with open(os.path.join(folder, "llmc", "run", "open.h"), encoding="utf-8") as f:
-        trainer += f.read()
-    with open(os.path.join(folder, "llmc", "model", "gpu_peaks.h"), encoding="utf-8") as f:
-        assert '" | %.1f%% MFU"' in f.read()
+    trainer = unit.read(os.path.join(folder, "llmc", "run", "step.h"))
+    trainer += unit.read(os.path.join(folder, "llmc", "run", "open.h"))
+    assert '" | %.1f%% MFU"' in unit.read(os.path.join(folder, "llmc", "model", "gpu_peaks.h"))
     steps = re.findall(r'"step [^"]*"', trainer)  # the terminal's line is shorter
     assert any("| %.2f ms%s |" in step for step in steps), steps
     assert re.search(r'print_table_row\("memory", "%.0f MiB', trainer)
-    with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
-        assert re.search(r'n->attention, sizeof\(n->attention\), "%s forward, %s backward"', f.read())
+    assert re.search(
+        r'n->attention, sizeof\(n->attention\), "%s forward, %s backward"',
+        unit.read(os.path.join(folder, "train_gpt2.cu")),
+    )
     assert 'print_table_row("attention", "%s", n->attention);' in trainer
 
 

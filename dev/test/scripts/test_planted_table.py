@@ -37,8 +37,7 @@ def faults_of(row, checks):
     source = os.path.join(ROOT, path)
     if not os.path.exists(source):
         return [*found, f"{name}: no file {path}"]
-    with open(source, encoding="utf-8") as f:
-        before = f.read()
+    before = unit.read(source)
     done = subprocess.run(["sed", expression, source], check=False, capture_output=True, text=True)
     if done.returncode or done.stdout == before:
         found.append(f"{name}: no longer applies to {path}: {done.stderr.strip()}")

@@ -234,8 +234,7 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
         assert "main.log: it is a file of the run" in plot(log, "--html", same, code=1)
     os.link(log, f"{folder}/log.svg")
     assert "log.svg: it is a file of the run" in plot(log, "--output", f"{folder}/log.svg", code=1)
-    with open(log, encoding="utf-8") as f:
-        assert f.read() == main_log()
+    assert unit.read(log) == main_log()
     assert "--follow writes" in plot(log, "--follow", code=1)
     assert "--difference is of two runs" in plot(log, "--difference", code=1)
     assert "--smooth" in plot(log, "--smooth", "0", code=1)
@@ -306,8 +305,7 @@ def test_following_waits_where_a_log_is_replaced(folder):
     process.terminate()  # as Ctrl-C, which a job in the background may have ignored
     assert process.wait(60) == 0
     process.stdout.close()
-    with open(page, encoding="utf-8") as f:
-        assert "step 77" in f.read()
+    assert "step 77" in unit.read(page)
 
 
 def test_settings_of_state_files_and_their_differences(folder):
@@ -445,8 +443,7 @@ def test_pictures(folder):
     b = write(f"{folder}/$b^{{<x/main.log", main_log(last=20) + "s:20 trl:nan lr:0 norm:nan\n")
     picture = f"{folder}/curves.svg"
     assert picture in plot(f"{folder}/a", b, "--output", picture, "--x", "step", "--log-x")
-    with open(picture, encoding="utf-8") as f:
-        text = f.read()
+    text = unit.read(picture)
     assert text.count("<path") > 20 and "mathdefault" not in text and "$" not in text.replace("$b^{", "")
     assert all(f"<!-- {number} -->" in text for number in (1, 10, 100)), "steps on a logarithmic axis"
     plot(f"{folder}/a", "--output", f"{folder}/curves.png", "--x", "tokens", "--log-y")

@@ -162,8 +162,7 @@ def test_compiling_says_how_long_it_has_been(folder):
 
 
 def text_of(folder, name):
-    with open(os.path.join(folder, "build", "quickstart", name), encoding="utf-8") as f:
-        return f.read()
+    return unit.read(os.path.join(folder, "build", "quickstart", name))
 
 
 def test_a_wrong_mirror_is_named(folder):

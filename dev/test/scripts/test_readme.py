@@ -31,16 +31,14 @@ def script(folder, *arguments, code=0):
 def edit(folder, path, change):
     """Applies a function to the text of a file of the copy; the text must change."""
     path = os.path.join(folder, path)
-    with open(path, encoding="utf-8") as f:
-        old = f.read()
+    old = unit.read(path)
     new = change(old)
     assert new != old, f"{path} did not change"
     unit.write(path, new)
 
 
 def read(folder, path):
-    with open(os.path.join(folder, path), encoding="utf-8") as f:
-        return f.read()
+    return unit.read(os.path.join(folder, path))
 
 
 def documents(folder):
@@ -260,8 +258,7 @@ def test_a_failed_check_shows(folder):
 
 def test_a_count_of_lines_stays_while_it_is_within_a_tenth(folder):
     script(folder, "--check")
-    with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
-        lines = f.read().count("\n")
+    lines = unit.read(os.path.join(folder, "train_gpt2.cu")).count("\n")
     edit(folder, "train_gpt2.cu", lambda text: text + "\n" * (lines // 30))
     script(folder, "--check")
     edit(folder, "train_gpt2.cu", lambda text: text + "\n" * (lines // 2))

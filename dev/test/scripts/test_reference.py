@@ -238,8 +238,7 @@ def test_training_lowers_the_loss(folder):
     out = os.path.join(folder, "log")
     data = ["-e", path_of("tiny.bin"), "-i", tokens, "-j", tokens, "-o", out, "--device", "cpu", "--dtype", "float32"]
     run("train_reference.py", *data, "-b", 1, "-t", 64, "-x", 20, "-l", "1e-3", "-v", 0)
-    with open(os.path.join(out, "main.log"), encoding="utf-8") as f:
-        lines = f.read().splitlines()
+    lines = unit.read(os.path.join(out, "main.log")).splitlines()
     losses = [float(line.split("trl:")[1].split()[0]) for line in lines[:-1]]
     assert len(losses) == 20 and losses[-1] < losses[0] - 1 and lines[-1].startswith("s:20 tel:")
     stated, _ = run("../../scripts/plot_run.py", *[os.path.join(out, "main.log")] * 2, "--difference")

@@ -90,8 +90,7 @@ def test_rounds_alternate_and_take_another_gpu_each_time(folder):
         ("1", "1", "1"),
         ("2", "0", "1"),
     ], rows
-    with open(os.path.join(folder, "times"), encoding="utf-8") as f:
-        times = list(map(float, f.read().split()))
+    times = list(map(float, unit.read(os.path.join(folder, "times")).split()))
     for i, row in enumerate(rows):
         n, run = int(row["gpus"]), times[15 * i : 15 * (i + 1)]
         ms = 1000 * (run[14] - run[4]) / 10  # with the first five steps it would be 60 more
@@ -100,8 +99,7 @@ def test_rounds_alternate_and_take_another_gpu_each_time(folder):
             ("1", "tree") if n == 2 else ("", "")
         )
         assert abs(float(row["tok_s"]) - n * 65536 / float(row["ms"]) * 1000) < 1e-4 * float(row["tok_s"]), row
-    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
-        commands = f.read().splitlines()
+    commands = unit.read(os.path.join(folder, "said")).splitlines()
     assert [c.split(": ")[0] for c in commands] == ["0", "0,1", "1", "0,1", "5:20"], commands
     assert "-x 26" in commands[4] and "--gpus 2" in commands[4], commands
     with open(os.path.join(folder, "scaling_profile.csv"), newline="", encoding="utf-8") as f:
@@ -185,8 +183,7 @@ def test_pytorch_is_measured_on_one_gpu_and_on_all(folder):
     assert peers == [
         ["PyTorch 2.11", n, "100.000", tok_s, "", "31000", ""] for n, tok_s in (("1", "655360"), ("2", "1310720"))
     ]
-    with open(os.path.join(folder, "torch"), encoding="utf-8") as f:
-        one, two = f.read().splitlines()
+    one, two = unit.read(os.path.join(folder, "torch")).splitlines()
     assert (
         one.startswith("0: ") and "torch.distributed.run" not in one and "--model d12 --batch 64 --time 1024" in one
     ), one
@@ -234,8 +231,7 @@ def test_eight_gpus_in_one_call(folder):
     ], rows
     assert rows[0][:3] == ["124M", "flashgpt", "1"] and [row[-3] for row in rows[1:]] == ["50", "25", "12", "12"], rows
     assert lines[7].startswith("124M: ok") and lines[8].startswith("skipped: PyTorch"), lines
-    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
-        commands = f.read().splitlines()
+    commands = unit.read(os.path.join(folder, "said")).splitlines()
     assert len(commands) == 5 and all("-x 174 " in command for command in commands), commands
     assert "-d 524288" in commands[3] and commands[4].endswith("-z 0 --sum-order tree --exchange auto"), commands
 

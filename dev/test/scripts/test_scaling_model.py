@@ -158,8 +158,7 @@ def test_state_is_sharded_and_buffers_are_few(_):
 
 
 def test_readme_has_what_the_model_says(_):
-    with open(scaling.README, encoding="utf-8") as f:
-        shown = f.read().partition(scaling.MARKERS[0])[2].partition(scaling.MARKERS[1])[0]
+    shown = unit.read(scaling.README).partition(scaling.MARKERS[0])[2].partition(scaling.MARKERS[1])[0]
     said = subprocess.run([sys.executable, scaling.__file__], check=True, capture_output=True, text=True).stdout
     assert said == shown, "python3 dev/scaling/model.py --write"
 

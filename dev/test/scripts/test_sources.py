@@ -39,8 +39,7 @@ def read(patterns):
     """Path and text of each file, this one left aside: it names what it forbids."""
     paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)}
     for path in sorted(paths - {os.path.abspath(__file__)}):
-        with open(path, encoding="utf-8") as f:
-            yield os.path.relpath(path, ROOT), f.read()
+        yield os.path.relpath(path, ROOT), unit.read(path)
 
 
 def unchecked_launches(text):
@@ -155,8 +154,7 @@ def test_every_place_names_the_same_version(_):
     }
     found = []
     for path, pattern in releases.items():
-        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
-            found.append((path, *re.search(pattern, f.read(), re.MULTILINE).groups()))
+        found.append((path, *re.search(pattern, unit.read(os.path.join(ROOT, path)), re.MULTILINE).groups()))
     assert len({version for _, version, *_ in found}) == 1, found
     assert len({date for _, _, *dates in found for date in dates}) == 1, found
 
@@ -179,8 +177,9 @@ def test_an_include_that_runs_up_is_refused(folder):
 def test_the_training_loops_are_the_same(_):
     loops = set()
     for path in ("train_gpt2.c", "train_gpt2.cu", "dev/test/fixtures/train_main.h"):
-        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
-            loops.add(re.search(r"Trainer\* t = trainer_start.*?\n}\n", f.read(), re.DOTALL).group())
+        loops.add(
+            re.search(r"Trainer\* t = trainer_start.*?\n}\n", unit.read(os.path.join(ROOT, path)), re.DOTALL).group()
+        )
     assert len(loops) == 1, loops
 
 

@@ -41,8 +41,7 @@ def test_the_first_steps_do_not_count(folder):
     row = quietly(step_cost.compare, {"before": before, "now": now}, SHAPE, folder, 2)
     assert 20 <= float(row["before_ms"]) < 200 and float(row["now_ms"]) >= 60, row  # the first two would make it 300
     assert row["rounds"] == 2 and row["steps"] == 5, row
-    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
-        said = f.read().splitlines()
+    said = unit.read(os.path.join(folder, "said")).splitlines()
     assert len(said) == 4 and len(set(said)) == 1 and "-b 4 -t 32 -x 7" in said[0], said
 
 
@@ -61,8 +60,10 @@ def test_the_plan_and_what_was_used_are_read(folder):
     refused(
         "says nothing of planned and used memory", plan_accuracy.measure, other, ("d12", 256, 4, 32, "-r 2"), folder
     )
-    with open(os.path.join(plan_accuracy.ROOT, "llmc", "run", "plan.h"), encoding="utf-8") as f:
-        lines = re.findall(r'printf\("((?:GPU|host) memory: [^"]*)\\n"', f.read())
+    lines = re.findall(
+        r'printf\("((?:GPU|host) memory: [^"]*)\\n"',
+        unit.read(os.path.join(plan_accuracy.ROOT, "llmc", "run", "plan.h")),
+    )
     assert sorted(lines) == [f"{kind} memory: %.0f MiB planned, %.0f MiB used" for kind in ("GPU", "host")], lines
 
 

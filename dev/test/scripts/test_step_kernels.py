@@ -77,8 +77,7 @@ def test_a_program_that_fails_ends_it_with_what_it_said(folder):
 
 
 def test_the_program_has_the_lines_that_end_its_output(_folder):
-    with open(os.path.join(step_kernels.ROOT, "dev", "bench", "step_kernels.cu"), encoding="utf-8") as f:
-        source = f.read()
+    source = unit.read(os.path.join(step_kernels.ROOT, "dev", "bench", "step_kernels.cu"))
     printed = re.findall(r'print_line\("([^"]+)"', source)
     assert printed == [step_kernels.STEP, step_kernels.LIMIT], printed
 
@@ -86,10 +85,16 @@ def test_the_program_has_the_lines_that_end_its_output(_folder):
 def test_every_launch_of_a_pass_is_in_a_group(_folder):
     """Functions that train_gpt2.cu gives its stream, in forward, backward and update, are those that are wrapped."""
     folder = step_kernels.ROOT
-    with open(os.path.join(folder, "dev", "bench", "step_kernels.cu"), encoding="utf-8") as f:
-        wrapped = set(re.findall(r"^#define (\w+)\(\.\.\.\)", f.read(), re.MULTILINE))
-    with open(os.path.join(folder, "train_gpt2.cu"), encoding="utf-8") as f:
-        passes = re.search(r"\n// Forward\n.*\n// The program\n", f.read(), re.DOTALL).group()
+    wrapped = set(
+        re.findall(
+            r"^#define (\w+)\(\.\.\.\)",
+            unit.read(os.path.join(folder, "dev", "bench", "step_kernels.cu")),
+            re.MULTILINE,
+        )
+    )
+    passes = re.search(
+        r"\n// Forward\n.*\n// The program\n", unit.read(os.path.join(folder, "train_gpt2.cu")), re.DOTALL
+    ).group()
     calls = re.findall(r"(?<![\w.>])([a-z]\w+)\(((?:[^()]|\([^()]*\)|\((?:[^()]|\([^()]*\))*\))*)\)", passes)
     launches = {name for name, arguments in calls if re.search(r"\bstream\b|&groups|&model->matmul", arguments)}
     own = {name for name in launches if name.startswith(("gpt2_", "cuda", "pass_graph_"))}

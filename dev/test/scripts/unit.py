@@ -33,6 +33,12 @@ def write(path, content):
     return path
 
 
+def read(path):
+    """The text of a file."""
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
 def program(folder, name, text):
     """Writes a stand-in for a program; returns its path."""
     path = write(os.path.join(folder, name), text)
