@@ -20,7 +20,6 @@
 #
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
-# ATTENTION_DECODE=naive                           the variant to generate with, likewise
 # GPU_ARCH=90                                      compute capability to build for, not this machine's; empty: 8.0 and 9.0
 # USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; GEMMs by an installed CBLAS
 # WERROR=                                          lets the warnings of a newer compiler pass
@@ -114,20 +113,15 @@ ifneq ($(ATTENTION_BACKWARD),)
 $(call known_variant,backward,$(ATTENTION_BACKWARD),ATTENTION_BACKWARD)
 attention_flags += -DATTENTION_BACKWARD=$(ATTENTION_BACKWARD)
 endif
-ifneq ($(ATTENTION_DECODE),)
-$(call known_variant,decode,$(ATTENTION_DECODE),ATTENTION_DECODE)
-attention_flags += -DATTENTION_DECODE=$(ATTENTION_DECODE)
-endif
 
-# The variants that a program trains or generates with: those in the rules of dev/cuda/*/choice.h, whose third column says for
-# attention whether the rule is of fp32, and the one that attention_decode.h names
+# The variants that a program trains with: those in the rules of dev/cuda/*/choice.h, whose third column says for
+# attention whether the rule is of fp32
 ruled = $(sort $(shell sed -n '/ $(2)_rules\[/,/^}/ s/^ *{"\([a-z0-9_]*\)"$(comma) [^$(comma)]*$(comma) $(3)$(comma).*/\1/p' dev/cuda/$(1)/choice.h))
 forward_16bit := $(call ruled,attention,attention_forward,0)
 forward_fp32 := $(call ruled,attention,attention_forward,1)
 backward_16bit := $(call ruled,attention,attention_backward,0)
 backward_fp32 := $(call ruled,attention,attention_backward,1)
 matmul_ruled := $(call ruled,matmul,matmul,.*)
-decode_ruled := $(shell sed -n 's/^\#define ATTENTION_DECODE \([a-z0-9_]*\)$$/\1/p' dev/cuda/decode/attention_decode.h)
 CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
 
 training_variants := $(call variants_of,attention_forward) $(call variants_of,attention_backward)

@@ -4,30 +4,23 @@ llmc/model/gpt2_decoder.h documents its functions. The program is generate_main 
 
 A step, one token of every active sequence, is a CUDA graph: the sampler, 5 kernels a layer, and the head:
     sample and embed | LN1, qkv | attention | attproj, + | LN2, fc, GELU | fcproj, + | ... | final LN, head
-Two more prepare the inputs of qkv and fc where these do not: they normalise them (from four sequences on; in fp32, and before
-Hopper, from 17), or, where LayerNorm is folded (decode/folded_norm.cuh) and no moments are there, compute the statistics.
-Each starts while its predecessor ends, and prefetches its weights meanwhile (dependent_launch.cuh). For a few sequences all
-that follows the sampler is one kernel (decode/step.cuh), with the same bits; where all active sequences are greedy it samples,
-too. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step while the
-GPU computes this one's logits. Prompts use the same kernels, with many rows at a time, or, long ones on Hopper, the training's
-GEMM (prompt_matmul.cuh); their attention is the training's.
+Kernels of their own normalise the inputs of qkv, fc and head. Each starts while its predecessor ends, and prefetches its
+weights meanwhile (dependent_launch.cuh). For a few sequences all that follows the sampler is one kernel (decode/step.cuh), with
+the same bits. The host reads a step's tokens from page-locked memory as soon as they are sampled, and launches the next step
+while the GPU computes this one's logits. Prompts use the same kernels, with many rows at a time, or, long ones on Hopper, the
+training's GEMM (prompt_linear()); their attention is the training's. decode/linear.cuh has the table of kernels.
 */
-#ifndef ATTENTION_BACKWARD
-#define ATTENTION_BACKWARD naive // never launched: the one that compiles fastest
-#endif
 #include "train_gpt2.cu"
 
 #include "dev/cuda/decode/decode.cuh"
 #include "dev/cuda/decode/step.cuh"
-#include "dev/cuda/decode/prompt_matmul.cuh"
 #include "dev/cuda/decode/linear.cuh"
 #include "dev/cuda/decode/sampler.cuh"
 #include "llmc/model/gpt2_decoder.h"
 
 enum {
     DECODER_PROMPT_ROWS = 8192, // tokens of prompts that are computed together; a longer prompt is computed alone
-    DECODER_MAX_BUCKETS = 32,
-    DECODER_MOMENT_ROWS = 64 // of the residual stream, with folded LayerNorms: decode/cluster_matmul.cuh serves no more
+    DECODER_MAX_BUCKETS = 32
 };
 
 // A decoder's buffers beside its cache, in one block of memory. X(ctx, type, name, count); R: rows of prompts
@@ -51,14 +44,9 @@ enum {
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
     X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
     X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
-    X(ctx, floatX, folded_weights, folded * L * 7 * C * C) /* (L,7C,C) of qkv (3C) and fc (4C): decode/folded_norm.cuh */ \
-    X(ctx, float2, norm_sums, folded * L * 7 * C)          /* (L,7C) */                                                \
-    X(ctx, RowStatistics, statistics, folded * R)                                                                      \
-    X(ctx, float2, moments, folded * DECODER_MOMENT_ROWS * C / x128::size) /* (rows,C/8) of x's vectors */            \
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
     X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
     X(ctx, decode_step::Word, exchange, exchange_words)                                                                \
-    X(ctx, decode_step::Word, keys, exchange_words == 0 ? 0 : B * decode_step::MAX_CTAS)                               \
     X(ctx, char, attention_scratch, attention_bytes)
 // clang-format on
 
@@ -66,11 +54,11 @@ enum {
 typedef struct {
     int length, active;
     int greedy; // the sampler takes the largest logit unmodified
-    int keyed;  // its last logits were computed by the one-kernel step, which has stored the key of the largest
+    int keyed;  // what computed its last logits has left the key of the largest
 } DecoderSequence;
 
 // How a step begins: with the sampler's kernel; with a given token; or, if all sequences are greedy and have keys, with a
-// kernel of few threads, or with none where the step is one kernel, which samples
+// kernel of few threads
 enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
@@ -106,22 +94,13 @@ static int decoder_prompt_rows(int B, int T) {
     return (int)(all < most ? all : most);
 }
 
-// Bytes of attention's scratch; without a GPU: for one whose shared memory fits every configuration
+// Bytes of attention's scratch
 static Status decoder_attention_bytes(size_t* bytes, GPT2Config config, int B, int T) {
     int NH = config.num_heads, HS = config.channels / NH;
-    const char* fault = attention_decode_unsupported(B, T, NH, HS, T);
-    if (fault == NULL) { fault = attention_unsupported(1, T, NH, HS); }
+    const char* fault = attention_unsupported(1, T, NH, HS); // of prompts
     if (fault != NULL) { return status_fail("attention: %s", fault); }
-    AttentionGpu gpu;
-    if (attention_gpu(&gpu) != STATUS_OK) {
-        status_clear();
-        gpu = {90, SIZE_MAX};
-    }
-    const Variants<AttentionDecodeConfig>& all = attention_decode_configs;
-    const AttentionDecodeConfig* c = attention_config(all.first, all.count, nullptr, HS, gpu.shared_limit);
-    if (c == nullptr) { return status_fail("decode: no configuration for head size %d fits this GPU", HS); }
-    *bytes = c->scratch_bytes(B, T, NH, HS);
-    return STATUS_OK;
+    *bytes = attention_decode_scratch_bytes(B, T, NH, HS);
+    return status_now();
 }
 
 // Points a decoder's buffers into `memory`, unless d is NULL; returns their bytes, SIZE_MAX on overflow.
@@ -129,7 +108,6 @@ static size_t decoder_place(GPT2Decoder* d, char* memory, GPT2Config config, int
     size_t B = (size_t)B_, C = (size_t)config.channels, NH = (size_t)config.num_heads, total = 0;
     size_t R = (size_t)decoder_prompt_rows(B_, T_), V = (size_t)config.vocab_size,
            Vp = (size_t)config.padded_vocab_size, L = (size_t)config.num_layers;
-    size_t folded = (size_t)decode_norm_foldable(config.channels);
     const decode_step::Kernel* step = decode_step::choice(B_, config.channels / config.num_heads);
     size_t exchange_words = step == NULL ? 0 : step->exchange_words(B_, config.channels, config.num_heads, T_);
     DECODER_BUFFERS(DECODER_PLACE, )
@@ -158,80 +136,41 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     return STATUS_OK;
 }
 
-// Where so many rows of the residual stream have their vectors' moments, or NULL
-static float2* decoder_moments(const GPT2Decoder* d, int rows) {
-    bool folded = decode_folds_norm(d->gpu, d->config.channels);
-    return folded && rows <= DECODER_MOMENT_ROWS ? d->moments : NULL;
-}
-
 static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     GPT2Config c = d->config;
     ParameterTensors all = gpt2_layer_parameters(d->model, 0);
     DecodeBegin p = {};
     p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
     p.row_keys = d->row_keys;
-    p.x = d->x, p.moments = decoder_moments(d, d->B), p.wte = all.wte, p.wpe = all.wpe;
+    p.x = d->x, p.wte = all.wte, p.wpe = all.wpe;
     p.step = d->step, p.word = d->words, p.feed = d->feed;
     p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
     p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
     return p;
 }
 
-// Where a layer's LayerNorm is folded: F (OC,C), s and t (OC) of qkv (OC = 3C), or with half 1 of fc (4C); else NULL
-typedef struct {
-    floatX* weight;
-    float2* sums;
-} FoldedNorm;
-static FoldedNorm decoder_folded_norm(const GPT2Decoder* d, int layer, int half) {
-    size_t C = (size_t)d->config.channels, row = ((size_t)layer * 7 + (half == 0 ? 0 : 3)) * C;
-    if (!decode_folds_norm(d->gpu, (int)C)) { return {}; }
-    return {d->folded_weights + row * C, d->norm_sums + row};
-}
-static void decoder_fold_norms(GPT2Decoder* d) {
-    int C = d->config.channels;
-    for (int i = 0; i < d->config.num_layers && decode_folds_norm(d->gpu, C); i++) {
-        ParameterTensors w = gpt2_layer_parameters(d->model, i);
-        FoldedNorm qkv = decoder_folded_norm(d, i, 0), fc = decoder_folded_norm(d, i, 1);
-        cudaStream_t stream = d->stream;
-        decode_fold_norm(qkv.weight, qkv.sums, w.qkvw, w.qkvb, w.ln1w, w.ln1b, C, 3 * C, stream);
-        decode_fold_norm(fc.weight, fc.sums, w.fcw, w.fcb, w.ln2w, w.ln2b, C, 4 * C, stream);
-    }
-}
-
 // Chooses between one kernel and several for a step, and copies the addresses of the weights, which are final, to the GPU.
 static void decoder_plan_step(GPT2Decoder* d) {
     GPT2Config c = d->config;
     ParameterTensors all = gpt2_layer_parameters(d->model, 0);
-    int CTAs = d->gpu.sms, L = c.num_layers;
+    int L = c.num_layers;
     decode_step::Step p = {};
     if (!d->gpu.hopper) { return; }
     p.layers = d->layers, p.cache = d->cache, p.x = d->x, p.logits = d->logits, p.positions = d->positions;
-    p.epochs = d->epochs, p.words = d->exchange, p.keys = d->keys, p.begin = decoder_begin(d);
+    p.epochs = d->epochs, p.words = d->exchange, p.row_keys = d->row_keys;
     p.L = L, p.B = d->B, p.T = d->T, p.C = c.channels, p.NH = c.num_heads;
     p.V = c.vocab_size, p.Vp = c.padded_vocab_size;
-    d->step_kernel = decode_step::choice(d->B, c.channels / c.num_heads);
-    if (d->step_kernel == NULL) { return; }
-    if (CTAs > decode_step::MAX_CTAS || !d->step_kernel->plan(&p, CTAs, d->gpu.shared_limit)) {
-        d->step_kernel = NULL;
-        return;
-    }
-    d->one_step = p;
+    const decode_step::Kernel* kernel = decode_step::choice(d->B, c.channels / c.num_heads);
+    if (kernel == NULL || !kernel->plan(&p, d->gpu.sms, d->gpu.shared_limit)) { return; }
+    d->step_kernel = kernel, d->one_step = p;
     for (int i = 0; i <= L; i++) {
-        decode_step::Layer layer = {{all.lnfw, NULL}, {all.lnfb, NULL}, {all.wte}, {}, {}};
+        decode_step::Layer layer = {{all.lnfw, NULL}, {all.lnfb, NULL}, {all.wte}, {}};
         if (i < L) {
             ParameterTensors w = gpt2_layer_parameters(d->model, i);
             layer = {{w.ln1w, w.ln2w},
                      {w.ln1b, w.ln2b},
                      {w.qkvw, w.attprojw, w.fcw, w.fcprojw},
-                     {w.qkvb, w.attprojb, w.fcb, w.fcprojb},
-                     {}};
-            for (int half = 0; half < 2; half++) {
-                FoldedNorm folded = decoder_folded_norm(d, i, half);
-                layer.norm_sums[half] = folded.sums;
-                if (folded.weight != NULL) {
-                    layer.weight[half == 0 ? decode_step::QKV : decode_step::FC] = folded.weight;
-                }
-            }
+                     {w.qkvb, w.attprojb, w.fcb, w.fcprojb}};
         }
         cuda_try(cudaMemcpyAsync(d->layers + i, &layer, sizeof(layer), cudaMemcpyHostToDevice, d->stream));
     }
@@ -275,9 +214,8 @@ static Status decoder_build(GPT2Decoder* d) {
     cuda_try(cudaMemsetAsync(d->cache, 0, d->plan.rows[PLAN_KV_CACHE].bytes, d->stream));
     cuda_try(cudaMemsetAsync(d->memory, 0, d->plan.rows[PLAN_DECODER].bytes, d->stream));
     gpt2_wait_weights(d->model);
-    decoder_fold_norms(d);
     decoder_plan_step(d);
-    d->keyed = d->step_kernel == NULL && decode_keeps_keys(d->gpu, decoder_head_layer(d));
+    d->keyed = decode_keeps_keys(d->gpu, decoder_head_layer(d));
     return cuda_try(cudaStreamSynchronize(d->stream));
 }
 
@@ -327,47 +265,41 @@ static floatX* decoder_values(const GPT2Decoder* d, int layer) {
     return decoder_keys(d, layer) + decoder_cache_size(d->config, d->B, d->T);
 }
 
-// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear. moments
-// (M,C/8): of x's vectors, or NULL; moments_written: whether the last kernel that wrote x has written them, too
+// The rows that linear layers are applied to: M rows of the residual stream x (M,C); positions as in DecodeLinear
 typedef struct {
     GPT2Decoder* d;
     floatX* x;
-    float2* moments;
-    bool* moments_written;
     const int* positions;
     int M, long_prompts;
 } DecoderRows;
 
-static void decoder_linear(DecoderRows r, floatX* out, const floatX* inp, const floatX* weight, const floatX* bias,
-                           const floatX* norm_weight, const floatX* norm_bias, FoldedNorm folded, int C, int OC,
-                           DecodeEpilogue epilogue, int before_attention = 0) {
-    DecodeLinear p = {};
-    p.out = out, p.inp = inp, p.weight = weight, p.bias = bias, p.norm_weight = norm_weight, p.norm_bias = norm_bias;
-    if (folded.sums != NULL && !r.long_prompts) {
-        p.weight = folded.weight, p.norm_sums = folded.sums, p.statistics = r.d->statistics;
-        p.norm_weight = p.norm_bias = NULL;
-        if (*r.moments_written) { p.moments = r.moments; }
-    }
-    if (epilogue == DECODE_RESIDUAL) { p.out_moments = r.moments; }
-    p.positions = r.positions, p.M = r.M, p.C = C, p.OC = OC, p.stride = OC, p.epilogue = epilogue;
-    p.next_reads_early = before_attention;
+// p: what differs between layers
+static void decoder_linear(DecoderRows r, DecodeLinear p) {
+    p.positions = r.positions, p.M = r.M, p.stride = p.OC;
     if (r.long_prompts) {
         prompt_linear(r.d->gpu, p, r.d->ln, r.d->stream);
-        return;
+    } else {
+        decode_linear(r.d->gpu, p, r.d->ln, r.d->stream);
     }
-    bool written = decode_linear(r.d->gpu, p, r.d->ln, r.d->stream);
-    if (epilogue == DECODE_RESIDUAL) { *r.moments_written = written; }
 }
-static void decoder_qkv(DecoderRows r, int layer, ParameterTensors w, int C) {
-    FoldedNorm folded = decoder_folded_norm(r.d, layer, 0);
-    decoder_linear(r, r.d->qkv, r.x, w.qkvw, w.qkvb, w.ln1w, w.ln1b, folded, C, 3 * C, DECODE_STORE, 1);
+static void decoder_qkv(DecoderRows r, ParameterTensors w, int C) {
+    DecodeLinear p = {};
+    p.out = r.d->qkv, p.inp = r.x, p.weight = w.qkvw, p.bias = w.qkvb, p.norm_weight = w.ln1w, p.norm_bias = w.ln1b;
+    p.C = C, p.OC = 3 * C, p.epilogue = DECODE_STORE, p.next_reads_early = 1;
+    decoder_linear(r, p);
 }
 // x += attproj(atty);  x += fcproj(gelu(fc(ln2(x))))
-static void decoder_after_attention(DecoderRows r, int layer, ParameterTensors w, int C) {
-    FoldedNorm folded = decoder_folded_norm(r.d, layer, 1);
-    decoder_linear(r, r.x, r.d->atty, w.attprojw, w.attprojb, NULL, NULL, {}, C, C, DECODE_RESIDUAL);
-    decoder_linear(r, r.d->fch, r.x, w.fcw, w.fcb, w.ln2w, w.ln2b, folded, C, 4 * C, DECODE_GELU);
-    decoder_linear(r, r.x, r.d->fch, w.fcprojw, w.fcprojb, NULL, NULL, {}, 4 * C, C, DECODE_RESIDUAL);
+static void decoder_after_attention(DecoderRows r, ParameterTensors w, int C) {
+    DecodeLinear attproj = {}, fc = {}, fcproj = {};
+    attproj.out = r.x, attproj.inp = r.d->atty, attproj.weight = w.attprojw, attproj.bias = w.attprojb;
+    attproj.C = C, attproj.OC = C, attproj.epilogue = DECODE_RESIDUAL;
+    decoder_linear(r, attproj);
+    fc.out = r.d->fch, fc.inp = r.x, fc.weight = w.fcw, fc.bias = w.fcb, fc.norm_weight = w.ln2w, fc.norm_bias = w.ln2b;
+    fc.C = C, fc.OC = 4 * C, fc.epilogue = DECODE_GELU;
+    decoder_linear(r, fc);
+    fcproj.out = r.x, fcproj.inp = r.d->fch, fcproj.weight = w.fcprojw, fcproj.bias = w.fcprojb;
+    fcproj.C = 4 * C, fcproj.OC = C, fcproj.epilogue = DECODE_RESIDUAL;
+    decoder_linear(r, fcproj);
 }
 
 static void decoder_head(GPT2Decoder* d) { decode_linear(d->gpu, decoder_head_layer(d), d->ln, d->stream); }
@@ -376,15 +308,13 @@ static void decoder_head(GPT2Decoder* d) { decode_linear(d->gpu, decoder_head_la
 static void decoder_layers(GPT2Decoder* d, int max_length) {
     GPT2Config c = d->config;
     int C = c.channels, NH = c.num_heads;
-    float2* moments = decoder_moments(d, d->B);
-    bool written = moments != NULL; // by the kernel that has embedded the tokens
-    DecoderRows rows = {d, d->x, moments, &written, d->positions, d->B, 0};
+    const DecoderRows rows = {d, d->x, d->positions, d->B, 0};
     for (int i = 0; i < c.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
-        decoder_qkv(rows, i, w, C);
+        decoder_qkv(rows, w, C);
         attention_decode(d->atty, decoder_keys(d, i), decoder_values(d, i), d->qkv, d->positions, d->attention_scratch,
                          d->B, d->T, NH, C / NH, max_length, d->stream);
-        decoder_after_attention(rows, i, w, C);
+        decoder_after_attention(rows, w, C);
     }
     decoder_head(d);
 }
@@ -398,12 +328,12 @@ static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_leng
     if (begin == BEGIN_SAMPLE) {
         decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->stream>>>(decoder_begin(d));
     }
-    if (begin == BEGIN_GREEDY && d->step_kernel == NULL) {
+    if (begin == BEGIN_GREEDY) {
         decode_greedy_kernel<<<(unsigned)d->B, GREEDY_THREADS, 0, d->stream>>>(decoder_begin(d));
     }
     cuda_try(cudaGetLastError());
     if (d->step_kernel != NULL) {
-        d->step_kernel->launch(d->gpu, d->one_step, begin == BEGIN_GREEDY, max_length, d->stream);
+        d->step_kernel->launch(d->gpu, d->one_step, max_length, d->stream);
     } else {
         decoder_layers(d, max_length);
     }
@@ -438,7 +368,8 @@ static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegi
 static void decoder_prompt_attention(GPT2Decoder* d, int layer, const DecoderPrompt* prompts, int num_prompts, int N) {
     int C = d->config.channels, NH = d->config.num_heads, HS = C / NH;
     cudaStream_t stream = d->stream;
-    prompt_cache(d->gpu, decoder_keys(d, layer), decoder_values(d, layer), d->qkv, d->rows, N, d->T, NH, HS, stream);
+    launch_dependent(d->gpu, prompt_cache_kernel, (unsigned)N, 128, 0, 1, stream, decoder_keys(d, layer),
+                     decoder_values(d, layer), d->qkv, d->rows, d->T, NH, HS);
     size_t row = 0;
     for (int i = 0, end; i < num_prompts; i = end) {
         int T = prompts[i].count;
@@ -469,17 +400,17 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
     cuda_try(cudaMemcpyAsync(d->rows, d->rows_host, (size_t)N * sizeof(PromptRow), cudaMemcpyHostToDevice, stream));
     cuda_try(cudaMemcpyAsync(d->last, d->last_host, (size_t)d->B * sizeof(int), cudaMemcpyHostToDevice, stream));
     int is_long = decoder_prompt_is_long(d, prompts);
-    float2* moments = is_long ? NULL : decoder_moments(d, N);
-    bool written = moments != NULL;
-    prompt_embed(d->gpu, d->prompt_x, moments, d->rows, p.wte, p.wpe, N, C, stream);
-    DecoderRows rows = {d, d->prompt_x, moments, &written, NULL, N, is_long};
+    launch_dependent(d->gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, d->prompt_x, d->rows, p.wte, p.wpe,
+                     C);
+    const DecoderRows rows = {d, d->prompt_x, NULL, N, is_long};
     for (int i = 0; i < d->config.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(d->model, i);
-        decoder_qkv(rows, i, w, C);
+        decoder_qkv(rows, w, C);
         decoder_prompt_attention(d, i, prompts, num_prompts, N);
-        decoder_after_attention(rows, i, w, C);
+        decoder_after_attention(rows, w, C);
     }
-    prompt_last(d->gpu, d->x, d->positions, d->row_keys, d->prompt_x, d->last, d->rows, d->B, C, stream);
+    launch_dependent(d->gpu, prompt_last_kernel, (unsigned)d->B, 128, 0, 1, stream, d->x, d->positions, d->row_keys,
+                     d->prompt_x, d->last, d->rows, C);
     decoder_head(d);
     decode_begin_slots_kernel<<<(unsigned)d->B, 256, 0, stream>>>(d->slots, d->seen, d->slots_host, d->last, d->rows,
                                                                   words);
@@ -509,7 +440,7 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
     }
     for (int i = 0; i < num_prompts; i++) {
         const DecoderPrompt* p = &prompts[i];
-        d->sequences[p->slot] = {p->count, 1, sampler_is_greedy(&p->sampler), 0};
+        d->sequences[p->slot] = {p->count, 1, sampler_is_greedy(&p->sampler), d->keyed};
     }
     return status_now();
 }
@@ -517,6 +448,7 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
 // ----------------------------------------------------------------------------
 // Steps
 
+static int decoder_keys_steps(const GPT2Decoder* d) { return d->keyed || d->step_kernel != NULL; }
 static int decoder_has(const GPT2Decoder* d, int slot) { return slot >= 0 && slot < d->B; }
 
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
@@ -532,7 +464,7 @@ Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int coun
         TRY(cuda_try(cudaGetLastError()));
         TRY(cuda_try(cudaGraphLaunch(graph, d->stream)));
         d->sequences[slot].length++;
-        d->sequences[slot].keyed = d->step_kernel != NULL;
+        d->sequences[slot].keyed = decoder_keys_steps(d);
     }
     return STATUS_OK;
 }
@@ -560,7 +492,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
         const DecoderSequence* s = &d->sequences[b];
         tokens[b] = -1;
         active += s->active;
-        sampled += s->active && !(s->greedy && (s->keyed || d->keyed));
+        sampled += s->active && !(s->greedy && s->keyed);
         if (s->active && s->length < d->T && s->length + 1 > max_length) { max_length = s->length + 1; }
     }
     if (active == 0) { return STATUS_OK; }
@@ -574,8 +506,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
         DecoderSequence* s = &d->sequences[b];
         if (!s->active) { continue; }
         if (s->length < d->T) {
-            s->length++;
-            s->keyed = d->step_kernel != NULL;
+            s->length++, s->keyed = decoder_keys_steps(d);
         } else {
             s->active = 0;
         }

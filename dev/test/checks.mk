@@ -186,7 +186,7 @@ $(call check,soak_short_bf16,gpu long,build/train_gpt2cu_bf16,$(python) $(whole)
 # Every variant's sweep; compute-sanitizer on small shapes of those in the rules, all but the library's; the library as builds
 # without sm_90a have it
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),gpu $(if $(filter %_bf16,$(t)),,long),$(t),$(t) --check-only))
-sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) $(backward_fp32) $(filter-out cublas%,$(matmul_ruled)) $(decode_ruled))
+sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) $(backward_fp32) $(filter-out cublas%,$(matmul_ruled)) split)
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
 sanitizer_precision = $(if $(filter $(forward_fp32),$(1)),fp32,bf16)
 sanitizer_needs = $(filter %ward_$(1)_$(sanitizer_precision) %decode_$(1)_$(sanitizer_precision) %matmul_$(1)_bf16,$(variant_programs)) \

@@ -132,17 +132,6 @@ __device__ inline void st_async(float2* to, float2 x, Mbarrier& barrier, uint32_
                  "f"(x.x), "f"(x.y), "r"(barrier.address()), "r"(rank)
                  : "memory");
 }
-// The same of 16 bytes
-__device__ inline void st_async(float4* to, float4 x, Mbarrier& barrier, uint32_t rank) {
-    asm volatile("{\n"
-                 ".reg .b32 place, remote;\n"
-                 "mapa.shared::cluster.u32 place, %0, %6;\n"
-                 "mapa.shared::cluster.u32 remote, %5, %6;\n"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [place], {%1, %2, %3, %4}, [remote];\n"
-                 "}" ::"r"(shared_address(to)),
-                 "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier.address()), "r"(rank)
-                 : "memory");
-}
 
 // Position in a ring of pipeline stages (as CUTLASS's PipelineState): the stage, and the parity of the pass over the ring. A
 // consumer waits for `full` with the parity, a producer for `empty` with the opposite one, which a new barrier passes.
@@ -295,14 +284,6 @@ __device__ inline void cp_async_bulk(uint32_t to, const void* from, int bytes, M
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
                  "[%3], %4;" ::"r"(to),
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "l"(policy)
-                 : "memory");
-}
-// The same as a multicast, to each CTA of the cluster whose bit is set in `ctas`.
-__device__ inline void cp_async_bulk_multicast(uint32_t to, const void* from, int bytes, Mbarrier& barrier,
-                                               uint16_t ctas) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier.address()), "h"(ctas)
                  : "memory");
 }
 // Bulk prefetch of contiguous bytes of global memory into L2, with the same alignment.
@@ -485,10 +466,6 @@ __device__ inline void wgmma_mma_async_mn_major(float (&d)[N], uint64_t a, uint6
                      : __VA_ARGS__                                                                                     \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                           \
     }
-HOPPER_WGMMA_REGISTERS(16, HOPPER_D8, "%8,%9,%10,%11", "%12", "%13", HOPPER_OUT8(d, 0))
-HOPPER_WGMMA_REGISTERS(32, HOPPER_D16, "%16,%17,%18,%19", "%20", "%21", HOPPER_OUT16(d, 0))
-HOPPER_WGMMA_REGISTERS(40, HOPPER_D20, "%20,%21,%22,%23", "%24", "%25", HOPPER_OUT16(d, 0), HOPPER_OUT4(d, 16))
-HOPPER_WGMMA_REGISTERS(48, HOPPER_D24, "%24,%25,%26,%27", "%28", "%29", HOPPER_OUT16(d, 0), HOPPER_OUT8(d, 16))
 HOPPER_WGMMA_REGISTERS(64, HOPPER_D32, "%32,%33,%34,%35", "%36", "%37", HOPPER_OUT32(d, 0))
 
 // d (64,N) += A B. A (64,16) in registers likewise; B (16,N) by an MN-major descriptor. The first immediate is scale-d.

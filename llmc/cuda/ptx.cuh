@@ -52,23 +52,6 @@ __device__ inline uint32_t ld_global_cg_if(bool condition, const void* p) {
     return v;
 }
 
-// The same of 16 bytes
-__device__ inline float4 ld_global_cg_v4_if(bool condition, const void* p) {
-    float4 v;
-    asm volatile("{\n"
-                 ".reg .pred there;\n"
-                 "setp.ne.u32 there, %5, 0;\n"
-                 "mov.b32 %0, 0;\n"
-                 "mov.b32 %1, 0;\n"
-                 "mov.b32 %2, 0;\n"
-                 "mov.b32 %3, 0;\n"
-                 "@there ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-                 "}"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(__cvta_generic_to_global(p)), "r"((uint32_t)condition));
-    return v;
-}
-
 // Prefetches the cache line of p into L2.
 __device__ inline void prefetch_global_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
@@ -114,17 +97,6 @@ __device__ inline int ld_acquire_gpu(const int* p) {
 }
 __device__ inline void st_release_gpu(int* p, int x) {
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
-}
-// *p += x, atomically in each element; one instruction from sm_90 on.
-__device__ inline void red_add_f32_v4(float4* p, const float (&x)[4]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("red.global.v4.f32.add [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
-                 : "memory");
-#else
-    float* q = reinterpret_cast<float*>(p);
-#pragma unroll
-    for (int i = 0; i < 4; i++) { asm volatile("red.global.f32.add [%0], %1;" ::"l"(q + i), "f"(x[i]) : "memory"); }
-#endif
 }
 
 // 8-byte words that threads exchange without a barrier: each is stored and loaded atomically; no other access is ordered.

@@ -2,7 +2,7 @@
 The contract of attention's third direction, decode: one new token of each sequence against the KV cache.
 
 A variant attention_decode_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and
-the table `decode_configs`, best first for each head size. decode.cuh chooses the variant. The file ends with
+the table `decode_configs`, best first for each head size. decode.cuh launches split. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     #include "bench.h"
@@ -81,14 +81,6 @@ __host__ __device__ inline int64_t cache_offset(int b, int h, int T, int NH, int
 __host__ __device__ inline int64_t new_token_offset(int b, int which, int h, int NH, int HS) {
     return qkv_offset(b, which, h, 1, NH, HS);
 }
-
-// The variant that programs generate with
-#ifndef ATTENTION_DECODE
-#define ATTENTION_DECODE split
-#endif
-#define DECODE_TEXT_(x) #x
-#define DECODE_TEXT(x) DECODE_TEXT_(x)
-#define ATTENTION_DECODE_NAME DECODE_TEXT(ATTENTION_DECODE)
 
 // Bytes of the counters that scratch begins with
 __host__ __device__ inline size_t decode_counter_bytes(int B, int NH) {

@@ -435,20 +435,18 @@ template <class C> struct Tile {
     }
 };
 
-// Copies a warp's part of an item to its tiles, first the keys, then the values
+// Copies a warp's keys of an item, or their values, to its tiles, which all lanes have read
 template <class C> struct TileCopy {
     const floatX *k_cache, *v_cache;
-    int T, lane;
+    char* tiles;
+    int T, warp, lane;
 
-    __device__ void ask_keys(char* tiles, const Item<C>& item, int warp) const {
+    template <bool VALUES> __device__ void ask(const Item<C>& item) const {
         const int first = C::key(item.c, warp, 0, 0), left = item.length - first;
-        const floatX* rows = k_cache + ((int64_t)item.head * T + first) * C::HS;
-        if (left > 0) { Tile<C>::template copy<false>(tiles, rows, left, lane); }
-    }
-    __device__ void ask_values(char* tiles, const Item<C>& item, int warp) const {
-        const int first = C::key(item.c, warp, 0, 0), left = item.length - first;
-        const floatX* rows = v_cache + ((int64_t)item.head * T + first) * C::HS;
-        if (left > 0) { Tile<C>::template copy<true>(tiles + Tile<C>::bytes, rows, left, lane); }
+        const floatX* rows = (VALUES ? v_cache : k_cache) + ((int64_t)item.head * T + first) * C::HS;
+        __syncwarp();
+        if (left > 0) { Tile<C>::template copy<VALUES>(tiles + VALUES * Tile<C>::bytes, rows, left, lane); }
+        __pipeline_commit();
     }
 };
 
@@ -503,17 +501,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     const int items = C::num_chunks(max_length) * heads.d, step = gridDim.x;
     const float exponent = rsqrtf((float)C::HS) * LOG2_E;
     char* tiles = reinterpret_cast<char*>(decode_shared_memory) + shared_front<C>() + warp * 2 * Tile<C>::bytes;
-    const TileCopy<C> copy = {k_cache, v_cache, T, lane};
-    const auto ask_keys = [&](const Item<C>& item) {
-        __syncwarp(); // all lanes have read
-        copy.ask_keys(tiles, item, warp);
-        __pipeline_commit();
-    };
-    const auto ask_values = [&](const Item<C>& item) {
-        __syncwarp();
-        copy.ask_values(tiles, item, warp);
-        __pipeline_commit();
-    };
+    const TileCopy<C> copy = {k_cache, v_cache, tiles, T, warp, lane};
     const auto wait = [&] { // for the older one of two
         __pipeline_wait_prior(1);
         __syncwarp();
@@ -521,7 +509,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     Item<C> now = Item<C>::of(blockIdx.x, items, heads, NH, lengths);
     Item<C> next = Item<C>::of(blockIdx.x + step, items, heads, NH, lengths);
     launch_dependents();
-    ask_keys(now), ask_values(now);
+    copy.template ask<false>(now), copy.template ask<true>(now);
     wait_for_previous(); // for qkv
     Query<C> query;
     query.load(now, qkv, NH, warp, lane);
@@ -538,12 +526,12 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
             }
             wait();                          // for the keys
             const auto keys_are_read = [&] { // and the values
-                ask_keys(next);
+                copy.template ask<false>(next);
                 wait();
             };
             const TileRows<C, decltype(keys_are_read)> rows = {tiles, lane, keys_are_read};
             attend_rows<C>(shared, rows, query.q, c, warp, lane, now.length, exponent);
-            ask_values(next);
+            copy.template ask<true>(next);
             query.load(next, qkv, NH, warp, lane);
             __syncthreads();
             Merged x = {};
@@ -562,7 +550,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
             }
             if (done && d < C::HS) { out[(int64_t)now.head * C::HS + d] = (floatX)(x.O / x.l); }
         } else {
-            ask_keys(next), ask_values(next);
+            copy.template ask<false>(next), copy.template ask<true>(next);
             query.load(next, qkv, NH, warp, lane);
         }
         buffer ^= now.is_there(); // slow warps may still read that of the last chunk that was there

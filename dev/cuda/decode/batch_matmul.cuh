@@ -15,7 +15,8 @@ If C has several splits, they are a cluster: each CTA stores its sums in the sha
 #ifndef LLMC_DECODE_BATCH_MATMUL_CUH
 #define LLMC_DECODE_BATCH_MATMUL_CUH
 
-#include "logit_key.cuh"
+#include <cooperative_groups.h>
+
 #include "matmul.cuh"
 #if !defined(PRECISION_FP32)
 #include "llmc/cuda/hopper.cuh"
@@ -78,13 +79,13 @@ template <int MT> static inline size_t batch_shared_bytes(int C, int tiles) {
 
 #if !defined(PRECISION_FP32)
 
-// EXACT: every segment has CHUNKS chunks, so that nothing depends on how many. SPLITS: decode_splits(p.C), or 0 where that is
-// no constant.
-template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
+// EXACT: every segment has CHUNKS chunks
+template <int MT, int CHUNKS, bool EXACT> struct BatchWarp {
     typedef BatchTile<MT> Tile;
     uint4 x[4][CHUNKS]; // rows 8 i + r of the warp's 32, columns 8 q .. 8 q + 7 of chunk u
     int segment, half;  // of C, and of the CTA's rows
     int begin, chunks;  // of the segment
+    int eights;         // of rows that are there; EXACT: the others are not loaded
     int r, q;           // lane 4 r + q
 
     __device__ BatchWarp(const DecodeLinear& p, int splits, int rank, int thread) {
@@ -97,32 +98,19 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
         begin = decode_segment(p.C, splits, rank * DECODE_WARPS + segment);
         chunks = decode_segment(p.C, splits, rank * DECODE_WARPS + segment + 1) - begin;
     }
-    // p.C
-    __device__ static int channels(const DecodeLinear& p) {
-        return EXACT && SPLITS > 0 ? CHUNKS * DECODE_CHUNK * DECODE_WARPS * SPLITS : p.C;
-    }
     __device__ bool has(int u) const { return EXACT || u < chunks; }
     __device__ void load_rows(const DecodeLinear& p, int m0) {
+        eights = CEIL_DIV(p.M - m0 - 32 * half, 8);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int m = min(m0 + 32 * half + 8 * i + r, p.M - 1);
-            const floatX* row = p.inp + (size_t)m * channels(p) + begin * DECODE_CHUNK + 8 * q;
+            const floatX* row = p.inp + (size_t)m * p.C + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 x[i][u] = make_uint4(0, 0, 0, 0);
-                if (has(u)) { x[i][u] = __ldcg(reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK)); }
-            }
-        }
-    }
-    // The same of rows in shared memory, `stride` bytes apart
-    __device__ void read_rows(const char* rows, int stride) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const char* row = rows + (8 * i + r) * stride + begin * DECODE_CHUNK * (int)sizeof(floatX) + 16 * q;
-#pragma unroll
-            for (int u = 0; u < CHUNKS; u++) {
-                x[i][u] = make_uint4(0, 0, 0, 0);
-                if (has(u)) { x[i][u] = *reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK * (int)sizeof(floatX)); }
+                if (EXACT ? i < eights : has(u)) {
+                    x[i][u] = __ldcg(reinterpret_cast<const uint4*>(row + u * DECODE_CHUNK));
+                }
             }
         }
     }
@@ -130,7 +118,7 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
     __device__ void load_weights(const DecodeLinear& p, char* to, int first, int count) const {
         for (int n = half; n < count; n += Tile::halves) {
             int o = min((first + n) * 8 + r, p.OC - 1);
-            const floatX* row = p.weight + (size_t)o * channels(p) + begin * DECODE_CHUNK + 8 * q;
+            const floatX* row = p.weight + (size_t)o * p.C + begin * DECODE_CHUNK + 8 * q;
 #pragma unroll
             for (int u = 0; u < CHUNKS; u++) {
                 if (!has(u)) { break; }
@@ -171,6 +159,7 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
             char* to = sums + Tile::template sums_of<CHUNKS>(first + n) + (32 * half + r) * 32 + 8 * q;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
+                if (EXACT && i >= eights) { break; }
                 *reinterpret_cast<float2*>(to + 8 * i * 32) =
                     make_float2(d[n][i / 2][i % 2 * 2], d[n][i / 2][i % 2 * 2 + 1]);
             }
@@ -178,15 +167,12 @@ template <int MT, int CHUNKS, bool EXACT, int SPLITS> struct BatchWarp {
     }
 };
 
-// A thread's pairs of outputs of a round: a row, and two columns in each group of tiles. FOLDED: of a layer with a folded
-// LayerNorm (decode/folded_norm.cuh), which does not add to a residual stream
-template <int MT, bool FOLDED> struct BatchPairs {
+// A thread's pairs of outputs of a round: a row, and two columns in each group of tiles
+template <int MT> struct BatchPairs {
     typedef BatchTile<MT> Tile;
     int tile_row, column, row, o; // o: of the first group
     bool row_valid;
     uint32_t bias[Tile::groups], old[Tile::groups];
-    float4 st[Tile::groups]; // FOLDED: s and t of both columns, in place of bias
-    RowStatistics statistics;
     float largest = NAN; // MT = 4: of the outputs so far, and its column
     int token = 0;
 
@@ -206,21 +192,13 @@ template <int MT, bool FOLDED> struct BatchPairs {
         o = first * 8 + column;
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            if (FOLDED && MT == 2) {
-                st[g] = ld_global_cg_v4_if(valid(p, g, end), p.norm_sums + o_of(g));
-            } else if (!FOLDED) {
-                bias[g] = ld_global_cg_if(p.bias != NULL && valid(p, g, end), p.bias + o_of(g));
-            }
+            bias[g] = ld_global_cg_if(p.bias != NULL && valid(p, g, end), p.bias + o_of(g));
         }
-    }
-    // The row's statistics, which decode_rows_statistics has written
-    __device__ void load_statistics(const DecodeLinear& p) {
-        if (FOLDED && row_valid) { statistics = p.statistics[row]; }
     }
     __device__ void load_old(const DecodeLinear& p, int end) {
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            old[g] = ld_global_cg_if(!FOLDED && p.epilogue == DECODE_RESIDUAL && valid(p, g, end), out(p, g));
+            old[g] = ld_global_cg_if(p.epilogue == DECODE_RESIDUAL && valid(p, g, end), out(p, g));
         }
     }
     // Adds the warps' segments in order, for a round of `count` tiles; all loads are issued before the first addition
@@ -240,9 +218,10 @@ template <int MT, bool FOLDED> struct BatchPairs {
         }
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            sum[g] = x[g][0];
+            float low[DECODE_WARPS], high[DECODE_WARPS];
 #pragma unroll
-            for (int s = 1; s < DECODE_WARPS; s++) { sum[g].x += x[g][s].x, sum[g].y += x[g][s].y; }
+            for (int s = 0; s < DECODE_WARPS; s++) { low[s] = x[g][s].x, high[s] = x[g][s].y; }
+            sum[g] = make_float2(decode_split_sum(low), decode_split_sum(high));
         }
     }
     __device__ void keep_largest(float y, int o) {
@@ -265,21 +244,12 @@ template <int MT, bool FOLDED> struct BatchPairs {
     // Rounded where the training's forward pass rounds; write[g]: whether group g is stored
     __device__ void store(const DecodeLinear& p, const float2 (&sum)[Tile::groups], const bool (&write)[Tile::groups]) {
         floatX z[Tile::groups][2];
-        if (!FOLDED && p.logits != NULL) {
+        if (p.logits != NULL) {
             store_logits(p, sum, write);
             return;
         }
-        if (FOLDED && MT == 4) { // loaded as late as this for lack of registers
-            load_statistics(p);
-            for (int g = 0; g < Tile::groups; g++) { st[g] = ld_global_cg_v4_if(write[g], p.norm_sums + o_of(g)); }
-        }
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
-            if (FOLDED) {
-                z[g][0] = (floatX)decode_unfold(sum[g].x, statistics, make_float2(st[g].x, st[g].y));
-                z[g][1] = (floatX)decode_unfold(sum[g].y, statistics, make_float2(st[g].z, st[g].w));
-                continue;
-            }
             const float2 b = mma::float2_of(bias[g]);
             z[g][0] = (floatX)(sum[g].x + b.x), z[g][1] = (floatX)(sum[g].y + b.y);
         }
@@ -290,18 +260,12 @@ template <int MT, bool FOLDED> struct BatchPairs {
                 y = (floatX)gelu((float)y, gelu_sigma((float)y));
             }
         }
-        if (!FOLDED && p.epilogue == DECODE_RESIDUAL) {
+        if (p.epilogue == DECODE_RESIDUAL) {
 #pragma unroll
             for (int g = 0; g < Tile::groups; g++) {
                 const float2 before = mma::float2_of(old[g]);
                 z[g][0] = (floatX)(before.x + (float)z[g][0]), z[g][1] = (floatX)(before.y + (float)z[g][1]);
             }
-        }
-#pragma unroll
-        for (int g = 0; g < Tile::groups; g++) {
-            if (FOLDED || MT == 4 || p.out_moments == NULL) { break; }
-            decode_store_moments(p.out_moments + ((size_t)row * p.OC + o_of(g)) / x128::size,
-                                 mma::cvt_rn_x2((float)z[g][0], (float)z[g][1]), write[g]);
         }
 #pragma unroll
         for (int g = 0; g < Tile::groups; g++) {
@@ -335,12 +299,10 @@ template <int MT> __device__ inline int batch_groups_of(int rank, int splits, in
 
 // Adds the segments' sums of a round of `count` tiles that ends before tile `end`, and the splits' totals: with MT = 2 they are
 // sent to the barrier totals_full of the CTA that adds them, which spares all of them the fences of a cluster's barrier.
-template <int MT, int CHUNKS, bool FOLDED>
-__device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT, FOLDED>& pairs, const char* sums,
-                                    float2* totals, int count, int end, int splits, int rank,
-                                    hopper::Mbarrier* totals_full = NULL) {
+template <int MT, int CHUNKS>
+__device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT>& pairs, const char* sums, float2* totals,
+                                    int count, int end, int splits, int rank, hopper::Mbarrier* totals_full = NULL) {
     typedef BatchTile<MT> Tile;
-    namespace cg = cooperative_groups;
     float2 sum[Tile::groups];
     bool write[Tile::groups];
     pairs.template add<CHUNKS>(sum, sums, count);
@@ -355,11 +317,11 @@ __device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT, FOLDED
             if (MT == 2) {
                 hopper::st_async(to, sum[g], *totals_full, g & (splits - 1));
             } else {
-                *cg::this_cluster().map_shared_rank(to, g & (splits - 1)) = sum[g];
+                *cooperative_groups::this_cluster().map_shared_rank(to, g & (splits - 1)) = sum[g];
             }
         }
         if (MT == 4) {
-            cg::this_cluster().sync(); // all totals are there
+            cooperative_groups::this_cluster().sync(); // all totals are there
         } else if (batch_groups_of<MT>(rank, splits, count) > 0) {
             totals_full->wait(0);
         }
@@ -381,7 +343,7 @@ __device__ inline void batch_finish(const DecodeLinear& p, BatchPairs<MT, FOLDED
 // Which rows and tiles a CTA has
 template <int MT> struct BatchPart {
     int splits, rank, m0, first, end;
-    __device__ BatchPart(const DecodeLinear& p, int tiles, int splits) : splits(splits) {
+    __device__ BatchPart(const DecodeLinear& p, int tiles) : splits(decode_splits(p.C)) {
         rank = blockIdx.x & (splits - 1);
         const int block = blockIdx.x / splits, row_tiles = CEIL_DIV(p.M, BatchTile<MT>::rows);
         m0 = block % row_tiles * BatchTile<MT>::rows;
@@ -389,12 +351,12 @@ template <int MT> struct BatchPart {
     }
 };
 
-template <int CHUNKS, bool EXACT, int SPLITS, bool FOLDED>
-__global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2) decode_batch_kernel(DecodeLinear p, int tiles) {
+template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2)
+    decode_batch_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<2> Tile;
     extern __shared__ int4 decode_shared[];
-    const BatchPart<2> part(p, tiles, SPLITS > 0 ? SPLITS : decode_splits(p.C));
+    const BatchPart<2> part(p, tiles);
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, count = part.end - part.first;
     if (!p.next_reads_early) { launch_dependents(); }
 
@@ -412,10 +374,10 @@ __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2) decode_ba
         __syncwarp();
         hopper::barrier_cluster_arrive_relaxed(); // a release would wait for earlier memory accesses
     }
-    BatchWarp<2, CHUNKS, EXACT, SPLITS> w(p, part.splits, part.rank, thread);
+    BatchWarp<2, CHUNKS, EXACT> w(p, part.splits, part.rank, thread);
     char *warp_sums = sums + w.segment * Tile::segment_bytes(CHUNKS), *weights = warp_sums + lane * 16;
     w.load_weights(p, weights, part.first, count);
-    BatchPairs<2, FOLDED> pairs(p, part.m0, thread);
+    BatchPairs<2> pairs(p, part.m0, thread);
     pairs.load_bias(p, part.first, part.end);
     if (part.splits > 1) { hopper::barrier_cluster_wait(); } // its CTAs are there
 
@@ -427,19 +389,18 @@ __global__ void __launch_bounds__(DECODE_THREADS, CHUNKS == 4 ? 1 : 2) decode_ba
 #pragma unroll 1
     for (int n = 0; n < count; n += Tile::at_once) { w.multiply(warp_sums, weights, n, count); }
     pairs.load_old(p, part.end);
-    pairs.load_statistics(p);
     __syncthreads();
     batch_finish<2, CHUNKS>(p, pairs, sums, totals, count, part.end, part.splits, part.rank, totals_full);
 #endif
 }
 
-template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
+template <int CHUNKS, bool EXACT> __global__ void __launch_bounds__(BatchTile<4>::threads, 1)
     decode_wide_kernel(DecodeLinear p, int tiles) {
 #ifdef DEPENDENT_LAUNCH_CODE
     typedef BatchTile<4> Tile;
     constexpr int RING = Tile::ring(CHUNKS);
     extern __shared__ int4 decode_shared[];
-    const BatchPart<4> part(p, tiles, decode_splits(p.C));
+    const BatchPart<4> part(p, tiles);
     const int thread = threadIdx.x, lane = thread % WARP_SIZE, rounds = CEIL_DIV(part.end - part.first, Tile::G);
     if (!p.next_reads_early) { launch_dependents(); }
 
@@ -450,7 +411,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
     float2* totals = reinterpret_cast<float2*>(sums + Tile::buffers * batch_sums_bytes<4>());
     constexpr int sums_bytes = Tile::G * Tile::tile_sums; // of a segment
 
-    BatchWarp<4, CHUNKS, EXACT, 0> w(p, part.splits, part.rank, thread);
+    BatchWarp<4, CHUNKS, EXACT> w(p, part.splits, part.rank, thread);
     ring += w.segment * RING * round_bytes + lane * 16;
     const auto first_of = [&](int round) { return part.first + round * Tile::G; };
     const auto count_of = [&](int round) { return min(Tile::G, part.end - first_of(round)); };
@@ -458,7 +419,7 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
         w.load_weights(p, ring + round % RING * round_bytes, first_of(round), count_of(round));
     };
     for (int round = 0; round < RING - 1; round++) { load(round); }
-    BatchPairs<4, FOLDED> pairs(p, part.m0, thread);
+    BatchPairs<4> pairs(p, part.m0, thread);
     if (part.splits > 1) { cooperative_groups::this_cluster().sync(); } // its CTAs are there
 
     wait_for_previous();
@@ -494,16 +455,12 @@ template <int CHUNKS, bool EXACT, bool FOLDED> __global__ void __launch_bounds__
 
 typedef void (*DecodeBatchKernel)(DecodeLinear p, int tiles);
 
-// folded: with a folded LayerNorm, for which a segment has three chunks at most
-template <bool EXACT> static inline DecodeBatchKernel batch_kernel_of(int MT, bool folded) {
-    if (MT == 4) { return folded ? decode_wide_kernel<3, EXACT, true> : decode_wide_kernel<3, EXACT, false>; }
-    return folded ? decode_batch_kernel<3, EXACT, 1, true> : decode_batch_kernel<3, EXACT, 0, false>;
-}
-static inline DecodeBatchKernel batch_kernel(int MT, int C, bool folded) {
-    if (batch_exact(C) && MT == 2 && decode_splits(C) == 4) { return decode_batch_kernel<3, true, 4, false>; }
-    if (batch_exact(C)) { return batch_kernel_of<true>(MT, folded); }
-    if (batch_chunks_of_kernel(C) == 3) { return batch_kernel_of<false>(MT, folded); }
-    return MT == 4 ? decode_wide_kernel<4, false, false> : decode_batch_kernel<4, false, 0, false>;
+static inline DecodeBatchKernel batch_kernel(int MT, int C) {
+    if (batch_exact(C)) { return MT == 4 ? decode_wide_kernel<3, true> : decode_batch_kernel<3, true>; }
+    if (batch_chunks_of_kernel(C) == 3) {
+        return MT == 4 ? decode_wide_kernel<3, false> : decode_batch_kernel<3, false>;
+    }
+    return MT == 4 ? decode_wide_kernel<4, false> : decode_batch_kernel<4, false>;
 }
 
 template <int MT> static inline BatchTiling batch_tiling_of(LaunchGpu gpu, const DecodeLinear& p, int most) {
@@ -529,6 +486,10 @@ static inline bool decode_batch_serves(LaunchGpu gpu, const DecodeLinear& p) {
     return gpu.dependent && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 && batch_chunks(p.C) <= BATCH_MAX_CHUNKS &&
            p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0) && batch_tiling(gpu, p).shared <= gpu.shared_limit;
 }
+#else
+static inline BatchTiling batch_tiling(LaunchGpu, const DecodeLinear&) { return {}; }
+static inline bool decode_batch_serves(LaunchGpu, const DecodeLinear&) { return false; }
+static inline void (*batch_kernel(int, int))(DecodeLinear p, int tiles) { return NULL; }
 #endif
 
 #endif

@@ -3,4 +3,3 @@
 #define DECODE_KERNELS
 #include "step.cuh"
 #include "linear.cuh"
-#include "prompt_matmul.cuh"

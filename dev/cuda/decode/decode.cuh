@@ -1,8 +1,6 @@
 /*
-The decode that a program generates with: the launcher of the configuration that serves a head size. The contract is
-attention_decode.h's; what is raced in dev/cuda is what generates here.
-
-    make generate_gpt2cu ATTENTION_DECODE=naive      builds with this variant, by name
+The decode that programs generate with: the launcher of split's configuration that serves a head size. The contract is
+attention_decode.h's.
 
 The choice depends on precision and head size, never on B, T or max_length: another configuration adds in another order, and a
 sequence's bits must not depend on what else is in the batch. What serves fits the shared memory of every GPU from sm_80 on.
@@ -18,12 +16,8 @@ Launchers record errors and return (llmc/base/status.h): a head size that nothin
 extern const Variants<AttentionDecodeConfig> attention_decode_configs;
 
 #ifdef DECODE_KERNELS
-// clang-format off
-#define DECODE_FILE_(variant) DECODE_TEXT(attention_decode_##variant.cu)
-// clang-format on
-#define DECODE_FILE(variant) DECODE_FILE_(variant)
-#include DECODE_FILE(ATTENTION_DECODE)
-constexpr Variants<AttentionDecodeConfig> attention_decode_configs(ATTENTION_DECODE::decode_configs);
+#include "attention_decode_split.cu"
+constexpr Variants<AttentionDecodeConfig> attention_decode_configs(split::decode_configs);
 #endif
 
 // The configuration that serves the sizes; nullptr and an error if none does. Needs no GPU.
@@ -36,8 +30,6 @@ static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T,
     const Variants<AttentionDecodeConfig>& all = attention_decode_configs;
     return attention_config(all.first, all.count, nullptr, HS, SIZE_MAX);
 }
-// The variant's name
-static inline const char* attention_decode_name() { return ATTENTION_DECODE_NAME; }
 
 // Bytes of scratch, which the caller aligns to 256 and fills with zeros once; SIZE_MAX if the size does not fit, 0 and an
 // error where nothing serves.

@@ -1,75 +1,95 @@
 /*
-The launcher of decoding's linear layers, for any number of rows. All kernels add in decode/matmul.cuh's order, so they give the
-same bits. The program is linked with decode.cu's object, which defines them.
+The launchers of decoding's linear layers. All of a step's kernels give the same bits, whichever of them serves it.
+
+    GPU, precision      C                 rows       kernel
+    Hopper, bf16        416 to 1600 (1)   1 to 3     a step in one kernel: decode/step.cuh
+    sm_90 on, 16 bit    up to 8192        4 or more  decode/batch_matmul.cuh
+    any                 any               any        decode/matmul.cuh
+    Hopper, 16 bit      any          17 or more (2)  prompt_linear(): the training's GEMM
+
+(1) but 769 to 831; (2) tokens of one prompt. A GEMM sums an element in the order of C whatever tile it is in, so a row's bits
+do not depend on the other rows. They differ from those of a step's kernels: which of the two serves a prompt depends on its own
+length alone. The program is linked with decode.cu's object.
 */
 #ifndef LLMC_DECODE_LINEAR_CUH
 #define LLMC_DECODE_LINEAR_CUH
 
-#include "matmul.cuh"
-#ifdef DECODE_KERNELS
-#include "cluster_matmul.cuh"
-#include "head_matmul.cuh"
-#include "warpgroup_matmul.cuh"
+#include "batch_matmul.cuh"
+#if !defined(PRECISION_FP32)
+#include "dev/cuda/matmul/wgmma_matmul.cuh"
 #endif
 
-// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes if
-// a CTA does not normalise it by itself. Returns whether out_moments were written.
-bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+constexpr int PROMPT_GEMM_TOKENS = 17; // least number of tokens; up to 16 are one row tile of a decode step's kernels
+
+// inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes
+void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 // Whether it raises p.row_keys, which are not NULL, to those of all rows that it writes
 bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p);
 
-#ifdef DECODE_KERNELS
-bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p) {
-#if !defined(PRECISION_FP32)
-    if (head_tiling(gpu, p).kernel != NULL) { return true; }
-    if (decode_cluster_serves(gpu, p) || !decode_batch_serves(gpu, p)) { return false; }
-    const BatchTiling t = batch_tiling(gpu, p);
-    return t.MT == 4 && t.splits == 1;
-#else
-    (void)gpu, (void)p;
-    return false;
-#endif
+// Whether this GPU and this build have the prompts' GEMM
+static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
+// As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.
+Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+
+// Whether the SMs finish tiles of 192 columns no later than those of 128: a tile takes time by its columns, and an SM one at a
+// time. Where both take as long, the wide ones are fewer.
+static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
+    const auto columns_of_an_sm = [&](int columns) {
+        return CEIL_DIV(CEIL_DIV(M, 128) * CEIL_DIV(OC, columns), gpu.sms) * columns;
+    };
+    return columns_of_an_sm(192) <= columns_of_an_sm(128);
 }
 
-bool decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-    bool cluster = false, batch = false;
+#ifdef DECODE_KERNELS
+static inline void decode_normalise(LaunchGpu gpu, DecodeLinear* p, floatX* normed, cudaStream_t stream) {
+    decode_layernorm(gpu, normed, p->inp, p->norm_weight, p->norm_bias, p->M, p->C, stream);
+    p->inp = normed, p->norm_weight = p->norm_bias = NULL;
+}
+
+bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p) {
+    const BatchTiling t = batch_tiling(gpu, p);
+    return decode_batch_serves(gpu, p) && t.MT == 4 && t.splits == 1;
+}
+
+void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    if (p.norm_weight != NULL) { decode_normalise(gpu, &p, normed, stream); }
+    if (decode_batch_serves(gpu, p)) {
+        const BatchTiling t = batch_tiling(gpu, p);
+        launch_dependent(gpu, batch_kernel(t.MT, p.C), t.blocks, t.threads, t.shared, t.splits, stream, p, t.tiles);
+    } else {
+        decode_linear_tiled(gpu, p, stream);
+    }
+}
+
 #if !defined(PRECISION_FP32)
-    const bool folded = p.norm_sums != NULL;
-    cluster = decode_cluster_serves(gpu, p), batch = decode_batch_serves(gpu, p);
-    if (HeadTiling t = head_tiling(gpu, p); t.kernel != NULL) {
-        head_launch(gpu, t, p, normed, stream);
-        return false;
+// out (M,OC) = inp W^T through F, which may read out as its aux, in tiles of 128 rows
+template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeLinear& p, cudaStream_t stream) {
+    typedef wgmma::MatmulTiles<Tile, false, false, wgmma::Elementwise<F>> C;
+    const wgmma::Gemm<C> gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};
+    wgmma::EpilogueInput in = {};
+    in.bias = p.bias;
+    return wgmma::launch_gemms<C>(&gemm, 1, in, nullptr, stream);
+}
+template <class F> static inline Status prompt_gemm(LaunchGpu gpu, const DecodeLinear& p, cudaStream_t stream) {
+    return prompt_tiles_are_wide(gpu, p.M, p.OC) ? prompt_gemm_of<wgmma::PingPong128x192x2, F>(p, stream)
+                                                 : prompt_gemm_of<wgmma::PingPong128x128x2, F>(p, stream);
+}
+Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    if (p.norm_weight != NULL) { decode_normalise(gpu, &p, normed, stream); }
+    switch (p.epilogue) {
+    case DECODE_GELU:
+        return prompt_gemm<wgmma::GeluOfBias>(gpu, p, stream);
+    case DECODE_RESIDUAL:
+        return prompt_gemm<wgmma::AddBiasAndSkip>(gpu, p, stream);
+    default:
+        return prompt_gemm<wgmma::AddBias>(gpu, p, stream);
     }
-    const WarpgroupTiling warpgroup = warpgroup_tiling(gpu, p);
-    if (folded && !cluster && warpgroup.kernel == NULL) {
-        decode_rows_statistics(gpu, p.statistics, p.inp, p.M, p.C, stream);
-    }
-#endif
-    if (p.norm_weight != NULL && (cluster || batch || p.M > DECODE_NORM_ROWS)) {
-        decode_layernorm(gpu, normed, p.inp, p.norm_weight, p.norm_bias, p.M, p.C, stream);
-        p.inp = normed, p.norm_weight = p.norm_bias = NULL;
-    }
-#if !defined(PRECISION_FP32)
-    if (warpgroup.kernel != NULL) {
-        warpgroup_launch(gpu, warpgroup, p, stream);
-        return p.out_moments != NULL;
-    }
-    if (cluster) {
-        BatchTiling t = cluster_tiling(gpu, p);
-        launch_dependent(gpu, cluster_kernel(p.C, folded), t.blocks, t.threads, t.shared, CLUSTER_CTAS, stream, p,
-                         t.tiles);
-        return p.out_moments != NULL;
-    }
-    if (batch) {
-        BatchTiling t = batch_tiling(gpu, p);
-        launch_dependent(gpu, batch_kernel(t.MT, p.C, folded), t.blocks, t.threads, t.shared, t.splits, stream, p,
-                         t.tiles);
-        return p.out_moments != NULL && t.MT == 2; // with 4 there are no registers left
-    }
-#endif
-    decode_linear_tiled(gpu, p, decode_tiling(gpu, p.M, p.C, p.OC, p.norm_weight != NULL), stream);
-    return false;
+}
+#else
+Status prompt_linear(LaunchGpu, DecodeLinear, floatX*, cudaStream_t) {
+    return status_fail("prompt_linear: not in fp32");
 }
 #endif
+#endif // DECODE_KERNELS
 
 #endif

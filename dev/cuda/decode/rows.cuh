@@ -1,7 +1,6 @@
 /*
 The decoder's kernels on rows of channels other than GEMMs: embedding, LayerNorm, and the copies of a prompt's rows into the
-caches. A row's bits depend on the row alone: every kernel that normalises one sums it in the order of normalise_row; a folded
-LayerNorm has another order, also one for all kernels (decode/folded_norm.cuh).
+caches; and the keys of logits. A row's bits depend on the row alone: all kernels that normalise one sum it in the same order.
 */
 #ifndef LLMC_DECODE_ROWS_CUH
 #define LLMC_DECODE_ROWS_CUH
@@ -9,6 +8,7 @@ LayerNorm has another order, also one for all kernels (decode/folded_norm.cuh).
 #include "llmc/cuda/common.cuh"
 #include "llmc/cuda/dependent_launch.cuh"
 #include "llmc/model/host_device.h"
+#include "llmc/model/sampler.h"
 
 constexpr int DECODE_CHUNK = 32;     // columns that a warp multiplies at a time (decode/matmul.cuh)
 constexpr int DECODE_NORM_WARPS = 1; // rows of a thread block of decode_layernorm: small blocks fit beside others
@@ -27,77 +27,29 @@ __device__ inline float decode_vector_sum(float (&x)[x128::size]) {
 
 __device__ inline float decode_row_sum(const x128& v) {
     float x[x128::size];
-    for (int k = 0; k < x128::size; k++) { x[k] = (float)v.data[k]; }
+    unpack(x, v);
     return decode_vector_sum(x);
 }
 __device__ inline float decode_row_squares(const x128& v, float mean) {
     float x[x128::size];
-    for (int k = 0; k < x128::size; k++) {
-        float d = (float)v.data[k] - mean;
-        x[k] = __fmul_rn(d, d);
-    }
+    unpack(x, v);
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = __fmul_rn(x[k] - mean, x[k] - mean); }
     return decode_vector_sum(x);
-}
-// Moments of a vector of 16 bytes: its sum, and the sum of its squared deviations from its own mean
-__device__ inline float2 decode_vector_moments(const uint4& v) {
-    float x[x128::size], y[x128::size];
-    unpack(x, reinterpret_cast<const x128&>(v));
-#pragma unroll
-    for (int k = 0; k < x128::size; k++) { y[k] = x[k]; }
-    const float sum = decode_vector_sum(y), mean = __fmul_rn(sum, 1.0f / x128::size);
-#pragma unroll
-    for (int k = 0; k < x128::size; k++) { y[k] = __fmul_rn(x[k] - mean, x[k] - mean); }
-    return make_float2(sum, decode_vector_sum(y));
 }
 __device__ inline float decode_row_rstd(float squares, int C) {
     return rsqrtf(__fdiv_rn(squares, (float)C) + LAYERNORM_EPSILON);
 }
 __device__ inline x128 decode_row_normalised(const x128& v, float mean, float rstd, const x128& w, const x128& b) {
-    x128 y;
-    for (int k = 0; k < x128::size; k++) {
-        y[k] = (floatX)fmaf(__fmul_rn((float)v.data[k] - mean, rstd), (float)w.data[k], (float)b.data[k]);
-    }
-    return y;
+    float x[x128::size], g[x128::size], h[x128::size];
+    unpack(x, v), unpack(g, w), unpack(h, b);
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = fmaf(__fmul_rn(x[k] - mean, rstd), g[k], h[k]); }
+    return pack(x);
 }
 
-// y = (x - mean) * rstd * weight + bias of one row (C), by a warp. staged: scratch for the row, in chunks of 32 columns,
-// `stride` elements apart; out: likewise, `out_stride` apart; it may be staged. A lane adds up its vectors of 16 bytes one
-// after the other, each as a binary tree.
-__device__ inline void normalise_row(floatX* out, size_t out_stride, floatX* staged, size_t stride, const floatX* x,
-                                     const floatX* weight, const floatX* bias, int C, int lane) {
-    constexpr int K = x128::size;
-    float sum = 0.0f, squares = 0.0f;
-    for (int first = lane * K; first < C; first += 4 * WARP_SIZE * K) { // four loads in flight
-        x128 v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int c = first + i * WARP_SIZE * K;
-            if (c < C) { v[i] = load128(x + c); }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int c = first + i * WARP_SIZE * K;
-            if (c >= C) { continue; }
-            sum += decode_row_sum(v[i]);
-            // a lane reads only what it has written itself
-            store128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK, v[i]);
-        }
-    }
-    float mean = __fdiv_rn(warp_sum(sum), (float)C);
-#pragma unroll 1
-    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        squares += decode_row_squares(load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK), mean);
-    }
-    float rstd = decode_row_rstd(warp_sum(squares), C);
-#pragma unroll 1
-    for (int c = lane * K; c < C; c += WARP_SIZE * K) {
-        x128 v = load128(staged + c / DECODE_CHUNK * stride + c % DECODE_CHUNK);
-        store128(out + c / DECODE_CHUNK * out_stride + c % DECODE_CHUNK,
-                 decode_row_normalised(v, mean, rstd, load128(weight + c), load128(bias + c)));
-    }
-}
-
-// A row (C) in a warp's registers, at most VECTORS vectors of 16 bytes a lane: the same bits as normalise_row
+// y = (x - mean) * rstd * weight + bias of a row (C) in a warp's registers, at most VECTORS vectors of 16 bytes a lane. A lane
+// adds up its vectors one after the other, each as a binary tree.
 template <int VECTORS> struct DecodeNormRow {
     static constexpr int K = x128::size;
     int C, lane;
@@ -152,42 +104,45 @@ template <int VECTORS> struct DecodeNormRow {
     }
 };
 
-// out (C) = wte[token] + wpe[position], and the moments of its vectors, unless that is NULL; by a thread block
-__device__ inline void embed_row(floatX* out, float2* moments, const floatX* wte, const floatX* wpe, int token,
-                                 int position, int C) {
+// out (C) = wte[token] + wpe[position], by a thread block
+__device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* wpe, int token, int position, int C) {
     for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
         x128 a = load128(wte + (size_t)token * C + c), b = load128(wpe + (size_t)position * C + c), sum;
         for (int k = 0; k < x128::size; k++) { sum[k] = (floatX)((float)a[k] + (float)b[k]); }
         store128(out + c, sum);
-        if (moments != NULL) { moments[c / x128::size] = decode_vector_moments(reinterpret_cast<const uint4&>(sum)); }
     }
 }
 
 // ----------------------------------------------------------------------------
 
-// One warp per row, held in registers: at most VECTORS vectors of 16 bytes a lane; VECTORS = 0: longer rows, in shared memory
+// A warp per row: at most VECTORS vectors of 16 bytes a lane; VECTORS = 0: longer rows, read three times
 template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_MOST_WARPS* WARP_SIZE)
     decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
-    extern __shared__ int4 decode_norm_rows[];
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
     int row = blockIdx.x * (blockDim.x / WARP_SIZE) + warp;
     launch_dependents();
+    DecodeNormRow<VECTORS == 0 ? 1 : VECTORS> x(C, lane);
+    if (VECTORS > 0) { x.load_weights(weight, bias); }
+    wait_for_previous();
+    if (row >= N) { return; }
+    inp += (size_t)row * C, out += (size_t)row * C;
     if constexpr (VECTORS == 0) {
-        wait_for_previous();
-        if (row >= N) { return; }
-        floatX* staged = reinterpret_cast<floatX*>(decode_norm_rows) + (size_t)warp * C;
-        normalise_row(out + (size_t)row * C, DECODE_CHUNK, staged, DECODE_CHUNK, inp + (size_t)row * C, weight, bias, C,
-                      lane);
+        float sum = 0.0f, squares = 0.0f;
+        for (int i = 0; x.has(i); i++) { sum += decode_row_sum(load128(inp + x.column(i))); }
+        const float mean = __fdiv_rn(warp_sum(sum), (float)C);
+        for (int i = 0; x.has(i); i++) { squares += decode_row_squares(load128(inp + x.column(i)), mean); }
+        const float rstd = decode_row_rstd(warp_sum(squares), C);
+        for (int i = 0; x.has(i); i++) {
+            const int c = x.column(i);
+            store128(out + c,
+                     decode_row_normalised(load128(inp + c), mean, rstd, load128(weight + c), load128(bias + c)));
+        }
     } else {
-        DecodeNormRow<VECTORS> x(C, lane);
-        x.load_weights(weight, bias);
-        wait_for_previous();
-        if (row >= N) { return; }
-        x.load(inp + (size_t)row * C);
+        x.load(inp);
         x.reduce();
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
-            if (x.has(i)) { store128(out + (size_t)row * C + x.column(i), x.normalised(i)); }
+            if (x.has(i)) { store128(out + x.column(i), x.normalised(i)); }
         }
     }
 }
@@ -196,14 +151,23 @@ template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_MOST_WARPS*
 static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* inp, const floatX* weight,
                                     const floatX* bias, int N, int C, cudaStream_t stream) {
     int vectors = CEIL_DIV(C, WARP_SIZE * x128::size);
-    int warps = N >= DECODE_NORM_MANY_ROWS && vectors <= 7 ? DECODE_NORM_MOST_WARPS : DECODE_NORM_WARPS;
-    size_t shared = vectors <= 7 ? 0 : (size_t)warps * C * sizeof(floatX);
+    int warps = N >= DECODE_NORM_MANY_ROWS ? DECODE_NORM_MOST_WARPS : DECODE_NORM_WARPS;
     auto kernel = vectors <= 3   ? decode_layernorm_kernel<3>
                   : vectors <= 4 ? decode_layernorm_kernel<4>
                   : vectors <= 7 ? decode_layernorm_kernel<7>
                                  : decode_layernorm_kernel<0>;
-    launch_dependent(gpu, kernel, (unsigned)CEIL_DIV(N, warps), warps * WARP_SIZE, shared, 1, stream, out, inp, weight,
-                     bias, N, C);
+    launch_dependent(gpu, kernel, (unsigned)CEIL_DIV(N, warps), warps * WARP_SIZE, 0, 1, stream, out, inp, weight, bias,
+                     N, C);
+}
+
+// A logit as an unsigned integer, in the order in which sample_argmax prefers them: the largest key of a row, which can be
+// found in parts, is that of the token which sample_argmax returns; 0 is below all keys. token_of_key(): that token, of V
+__host__ __device__ inline unsigned long long logit_key(float y, int token) {
+    y += 0.0f; // -0 becomes 0
+    return (unsigned long long)(y == y ? sample_key(y) : 0) << 32 | (0xffffffffu - (unsigned)token);
+}
+__host__ __device__ inline int token_of_key(unsigned long long key, int V) {
+    return key >> 32 == 0 ? V - 1 : (int)(0xffffffffu - (unsigned)key);
 }
 
 // A row of a prompt: its token, and its slot and position in the caches
@@ -211,20 +175,15 @@ struct PromptRow {
     int token, slot, position;
 };
 
-static __global__ void prompt_embed_kernel(floatX* out, float2* moments, const PromptRow* rows, const floatX* wte,
-                                           const floatX* wpe, int C) {
+// out (N,C) = wte[token] + wpe[position] for each of rows (N)
+static __global__ void prompt_embed_kernel(floatX* out, const PromptRow* rows, const floatX* wte, const floatX* wpe,
+                                           int C) {
     launch_dependents();
     wait_for_previous();
     PromptRow row = rows[blockIdx.x];
-    if (moments != NULL) { moments += (size_t)blockIdx.x * (C / x128::size); }
-    embed_row(out + (size_t)blockIdx.x * C, moments, wte, wpe, row.token, row.position, C);
+    embed_row(out + (size_t)blockIdx.x * C, wte, wpe, row.token, row.position, C);
 }
-// out (N,C) = wte[token] + wpe[position] for each of rows (N)
-static inline void prompt_embed(LaunchGpu gpu, floatX* out, float2* moments, const PromptRow* rows, const floatX* wte,
-                                const floatX* wpe, int N, int C, cudaStream_t stream) {
-    launch_dependent(gpu, prompt_embed_kernel, (unsigned)N, 128, 0, 1, stream, out, moments, rows, wte, wpe, C);
-}
-
+// Copies k and v of qkv (N,3,NH,HS) into the caches (B,NH,T,HS).
 static __global__ void prompt_cache_kernel(floatX* k_cache, floatX* v_cache, const floatX* qkv, const PromptRow* rows,
                                            int T, int NH, int HS) {
     launch_dependents();
@@ -237,14 +196,9 @@ static __global__ void prompt_cache_kernel(floatX* k_cache, floatX* v_cache, con
         store128(cache, load128(qkv + (size_t)blockIdx.x * 3 * C + C + i));
     }
 }
-// Copies k and v of qkv (N,3,NH,HS) into the caches (B,NH,T,HS).
-static inline void prompt_cache(LaunchGpu gpu, floatX* k_cache, floatX* v_cache, const floatX* qkv,
-                                const PromptRow* rows, int N, int T, int NH, int HS, cudaStream_t stream) {
-    launch_dependent(gpu, prompt_cache_kernel, (unsigned)N, 128, 0, 1, stream, k_cache, v_cache, qkv, rows, T, NH, HS);
-}
 
 // Where a prompt ends in slot b: x (B,C) = the prompt's last row of inp, positions (B) = its position, row_keys (B) = 0 (no
-// logits yet). Other slots get position -1, and later kernels skip them.
+// logits yet). Other slots get position -1, and later kernels skip them. inp (N,C); last (B): that row, or -1
 static __global__ void prompt_last_kernel(floatX* x, int* positions, unsigned long long* row_keys, const floatX* inp,
                                           const int* last, const PromptRow* rows, int C) {
     launch_dependents();
@@ -255,13 +209,6 @@ static __global__ void prompt_last_kernel(floatX* x, int* positions, unsigned lo
     for (int c = (int)threadIdx.x * x128::size; row >= 0 && c < C; c += (int)blockDim.x * x128::size) {
         store128(x + (size_t)b * C + c, load128(inp + (size_t)row * C + c));
     }
-}
-// inp (N,C); last (B): the row in which slot b's prompt ends, or -1
-static inline void prompt_last(LaunchGpu gpu, floatX* x, int* positions, unsigned long long* row_keys,
-                               const floatX* inp, const int* last, const PromptRow* rows, int B, int C,
-                               cudaStream_t stream) {
-    launch_dependent(gpu, prompt_last_kernel, (unsigned)B, 128, 0, 1, stream, x, positions, row_keys, inp, last, rows,
-                     C);
 }
 
 #endif

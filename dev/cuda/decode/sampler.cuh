@@ -5,15 +5,12 @@ floats, which have the floats' order. Counts are exact, and sums are in fp64, in
 
 decode_sample_kernel begins a step: it samples the token of every active sequence, writes it to page-locked memory for the host,
 and embeds it for the layers that follow. decode_feed_kernel does the same with a given token. If all sequences are greedy,
-decode_greedy_kernel takes the token from the largest logit's key (logit_key.cuh), which the head has left; a step in one kernel
-(dev/cuda/decode/step.cuh) samples so by itself.
+decode_greedy_kernel takes the token from the largest logit's key (logit_key()), which the head has left.
 */
 #ifndef LLMC_DECODE_SAMPLER_CUH
 #define LLMC_DECODE_SAMPLER_CUH
 
-#include "logit_key.cuh"
 #include "rows.cuh"
-#include "llmc/model/sampler.h"
 
 constexpr int SAMPLE_THREADS = 1024, SAMPLE_WARPS = SAMPLE_THREADS / WARP_SIZE;
 
@@ -44,33 +41,27 @@ __device__ inline double sample_warp_sum(double x) {
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(0xffffffffu, x, offset); }
     return x;
 }
-__device__ inline double sample_block_sum(SampleShared& s, double x) {
-    x = sample_warp_sum(x);
-    __syncthreads(); // the previous call's s.sums has been read
-    if (threadIdx.x % WARP_SIZE == 0) { s.sums[threadIdx.x / WARP_SIZE] = x; }
-    __syncthreads();
-    return sample_warp_sum(s.sums[threadIdx.x % WARP_SIZE]);
-}
-__device__ inline int sample_block_count(SampleShared& s, int x) {
-    x = (int)__reduce_add_sync(0xffffffffu, (unsigned)x);
-    __syncthreads();
-    if (threadIdx.x % WARP_SIZE == 0) { s.counts[threadIdx.x / WARP_SIZE] = x; }
-    __syncthreads();
-    return (int)__reduce_add_sync(0xffffffffu, (unsigned)s.counts[threadIdx.x % WARP_SIZE]);
-}
 __device__ inline unsigned long long sample_warp_max(unsigned long long x) {
-    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
-        unsigned long long y = __shfl_xor_sync(0xffffffffu, x, offset);
-        x = x > y ? x : y;
-    }
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x = max(x, __shfl_xor_sync(0xffffffffu, x, offset)); }
     return x;
 }
+// of_warps: of SampleShared. of_warp: a warp's reduction
+template <class T, class OfWarp>
+__device__ inline T sample_block_reduce(T (&of_warps)[SAMPLE_WARPS], T x, const OfWarp& of_warp) {
+    x = of_warp(x);
+    __syncthreads(); // what the previous call left has been read
+    if (threadIdx.x % WARP_SIZE == 0) { of_warps[threadIdx.x / WARP_SIZE] = x; }
+    __syncthreads();
+    return of_warp(of_warps[threadIdx.x % WARP_SIZE]);
+}
+__device__ inline double sample_block_sum(SampleShared& s, double x) {
+    return sample_block_reduce(s.sums, x, sample_warp_sum);
+}
+__device__ inline int sample_block_count(SampleShared& s, int x) {
+    return sample_block_reduce(s.counts, x, [](int y) { return __reduce_add_sync(0xffffffffu, y); });
+}
 __device__ inline unsigned long long sample_block_max(SampleShared& s, unsigned long long x) {
-    x = sample_warp_max(x);
-    __syncthreads();
-    if (threadIdx.x % WARP_SIZE == 0) { s.keys[threadIdx.x / WARP_SIZE] = x; }
-    __syncthreads();
-    return sample_warp_max(s.keys[threadIdx.x % WARP_SIZE]);
+    return sample_block_reduce(s.keys, x, sample_warp_max);
 }
 
 // ----------------------------------------------------------------------------
@@ -248,7 +239,6 @@ struct DecodeBegin {
     unsigned long long* row_keys; // (B): logit_key of the largest logit; or 0, where the logits must be searched
     float* scratch;               // (B,Vp)
     floatX* x;                    // (B,C)
-    float2* moments;              // (B,C/8) of x's vectors (decode/folded_norm.cuh), or NULL
     const floatX *wte, *wpe;
     unsigned* step;           // (B): of each slot
     unsigned long long* word; // (B): sampled_word, page-locked on the host
@@ -256,25 +246,20 @@ struct DecodeBegin {
     int T, V, Vp, C, words;
 };
 
-// Appends a token to the sequence of `length` tokens, unless it is full; by one thread
-__device__ inline void decode_append_slot(const DecodeBegin& p, int b, int length, int token) {
-    if (length < p.T) {
-        p.slots[b].length = length + 1;
-    } else {
-        p.slots[b].active = 0;
-    }
-    p.seen[(size_t)b * p.words + token / 32] |= 1u << token % 32;
-}
 // Appends a token to the sequence, unless it is full, and embeds it. By all threads of a block, which have read the slot.
 __device__ inline void decode_append(const DecodeBegin& p, int b, DecodeSlot slot, int token) {
     bool room = slot.length < p.T;
     if (threadIdx.x == 0) {
         p.positions[b] = room ? slot.length : -1;
         p.row_keys[b] = 0; // of the logits before
-        decode_append_slot(p, b, slot.length, token);
+        if (room) {
+            p.slots[b].length = slot.length + 1;
+        } else {
+            p.slots[b].active = 0;
+        }
+        p.seen[(size_t)b * p.words + token / 32] |= 1u << token % 32;
     }
-    float2* moments = p.moments == NULL ? NULL : p.moments + (size_t)b * (p.C / x128::size);
-    if (room) { embed_row(p.x + (size_t)b * p.C, moments, p.wte, p.wpe, token, slot.length, p.C); }
+    if (room) { embed_row(p.x + (size_t)b * p.C, p.wte, p.wpe, token, slot.length, p.C); }
 }
 
 // While a token is sampled, the row of wpe that it is embedded with, into L2. By all threads of a block

@@ -4,7 +4,7 @@ A step of the decoder in one kernel, for a few sequences: one token of each thro
 One CTA per SM, all resident (a cooperative launch). A producer warp loads the CTA's rows of every matrix, in the order of use,
 by TMA into a ring of slots (full, empty), ahead of all activations; another loads biases and LayerNorm's parameters. Eight
 consumer warps multiply, each its segments of all rows (decode/matmul.cuh), and compute attention (attention_decode_split.cu),
-in the same order, so with the same bits. Two more have the statistics of LayerNorms that are folded (decode/folded_norm.cuh).
+in the same order, so with the same bits.
 The critical path of a step is what lies between a stage's input and its output: warps do all else before they wait for input.
 
 CTAs exchange vectors as words of 8 bytes, two elements and the tag of the layer and step, which their readers poll: no barrier,
@@ -35,17 +35,9 @@ enum Stage { QKV, ATTPROJ, FC, FCPROJ, HEAD, STAGES };
 
 // The weights of a layer. The entry after the last layer has the final LayerNorm and the head as QKV's.
 struct Layer {
-    const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC, where their LayerNorm is not folded
-    const floatX *weight[HEAD], *bias[HEAD];     // a folded LayerNorm: F of decode/folded_norm.cuh
-    const float2* norm_sums[2];                  // (OC) its s and t of QKV and FC
+    const floatX *norm_weight[2], *norm_bias[2]; // of QKV and FC
+    const floatX *weight[HEAD], *bias[HEAD];
 };
-// Whether a stage's LayerNorm is folded into it; S: splits of a sum over C
-__host__ __device__ constexpr bool folds_norm(int S, int stage) { return S == 1 && (stage == QKV || stage == FC); }
-// Elements of a tile's parameters: 8 biases, or {s, t} of 8 outputs
-__host__ __device__ constexpr int tile_parameters(int S, int stage) {
-    return 8 * (folds_norm(S, stage) ? (int)(sizeof(float2) / sizeof(floatX)) : 1);
-}
-
 // How a stage's (OC, parts * C) matrix is divided: tiles of 8 rows; a slot holds C columns of one. Every CTA has tiles_each of
 // them, the first CTAs one more.
 struct StageSizes {
@@ -62,13 +54,12 @@ struct Step {
     const int* positions; // (B)
     unsigned* epochs;     // (CTAs) launches so far; 0 before the first
     Word* words;          // (exchange_words()), zeros before the first launch
-    Word* keys;           // (B,MAX_CTAS) logit_key of the largest of a CTA's logits, after a sequence's last step
-    DecodeBegin begin;    // what a step begins with
+    Word* row_keys;       // (B) logit_key of each row's largest logit: raised
     int L, B, T, C, NH, V, Vp;
 
     // set by plan(): sizes, and offsets in shared memory in bytes
     StageSizes stages[STAGES];
-    int CTAs, slots, slot_bytes, sums_bytes, vectors, inverse_B, attention_first, max_chunks, input_row, sample;
+    int CTAs, slots, slot_bytes, sums_bytes, vectors, inverse_B, attention_first, max_chunks, input_row;
     int residual, row_sums, sums, input, parameters, ring, shared;
     size_t copy_words; // stride of the copies of the words
 };
@@ -77,8 +68,7 @@ struct Step {
 struct Kernel {
     int HS;
     bool (*plan)(Step* p, int CTAs, size_t shared_limit);
-    // sample: the kernel samples, too: all active sequences are greedy and have keys
-    void (*launch)(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream);
+    void (*launch)(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream);
     size_t (*exchange_words)(int B, int C, int NH, int T);
 };
 
@@ -89,20 +79,14 @@ using hopper::shared_address;
 constexpr int WARPS = DECODE_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + hopper::WARPGROUP_SIZE;
 constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 constexpr int MAX_SLOTS = 32; // of the ring
-// Warps that compute the statistics of folded LayerNorms. Barriers, in this order for each LayerNorm:
-//   MOMENTS      consumers arrive, having stored the rows' moments; the statistics' warps wait
-//   CONSUMER     consumers: the sums of the segments are stored
-//   STATISTICS   the statistics' warps arrive; consumers wait
-// So moments are read before the next ones are stored, and statistics before the next ones are computed.
-constexpr int STATISTICS_WARPS = 2, WITH_STATISTICS = CONSUMERS + 32 * STATISTICS_WARPS;
-enum Barrier { CONSUMER_BARRIER = 1, MOMENTS_BARRIER, STATISTICS_BARRIER };
+constexpr int CONSUMER_BARRIER = 1;
 constexpr int SUMS_BYTES = 4096;         // of a group of tiles; of one tile even if it has more
 constexpr int SLOTS_AT_ONCE = 4;         // that a warp holds in registers
 constexpr int MIN_SLOTS = SLOTS_AT_ONCE; // of the ring
 constexpr int READ_BEHIND = 256;         // bytes after the ring: a segment with fewer chunks is read past its end
 constexpr int COPIES = 4;                // of every word
 // Vectors of a row per lane: a row has up to 768 columns with one split, up to 1600 with two
-template <int S> constexpr int ROW_SUMS = S == 1 ? DECODE_FOLDED_VECTORS : 7;
+template <int S> constexpr int ROW_SUMS = S == 1 ? 3 : 7;
 
 // The exchanged vectors: x, qkv, attention output, x + attproj, gelu(fc), and (m, l, O) of chunks
 __host__ __device__ inline size_t exchange_words_of_rows(int B, int C) { return (size_t)B * C / 2; }
@@ -141,14 +125,10 @@ template <class Tiles> struct Front { // the beginning of shared memory
     Mbarrier full[MAX_SLOTS], empty[MAX_SLOTS], parameters_full[2], parameters_empty[2];
     split::Shared<Tiles> attention;
     alignas(16) floatX qkv[3][Tiles::HS];
-    int positions[MAX_ROWS], tokens[MAX_ROWS];
+    int positions[MAX_ROWS];
     Chunk first_chunk;
-    Word keys[MAX_ROWS][DECODE_WARPS];
-    RowStatistics statistics[MAX_ROWS]; // of a folded LayerNorm
+    Word keys[MAX_ROWS];
 };
-
-// Chunks of the longest segment
-__host__ __device__ inline int most_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, WARPS * decode_splits(C)); }
 
 // Chunks of a warp's S segments of up to CHUNKS chunks. Two segments of 3 or 4 have 7 at most: 3 of each, and one more that
 // belongs to either.
@@ -291,41 +271,37 @@ template <class Tiles> __device__ inline floatX* keys_of(const Step& p, int laye
     return p.cache + 2 * layer * values_after_keys<Tiles>(p) + (size_t)(b * p.NH + h) * p.T * Tiles::HS;
 }
 
-// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and bias (C each)
-// if it is not folded, then tile_parameters() for each of the CTA's tiles. Each half has a buffer, refilled as soon as all
+// The producer warp of parameters: for half a layer (QKV and ATTPROJ, or FC and FCPROJ) LayerNorm's weight and bias (C each),
+// then 8 biases for each of the CTA's tiles. Each half has a buffer, refilled as soon as all
 // consumers have read it. It also prefetches the cached keys and values of the CTA's chunks into L2, half a layer or more
 // before they are read.
-template <class Tiles, int S> __device__ inline void produce_parameters(const Step& p, int lane) {
+template <class Tiles> __device__ inline void produce_parameters(const Step& p, int lane) {
 #pragma unroll 1
     for (int i = 0; i <= 2 * p.L; i++) {
         int l = i / 2, half = i % 2, begin = half == 0 ? QKV : FC, end = l < p.L ? begin + 2 : begin;
         const Layer& layer = p.layers[l];
         Mbarrier& full = front<Tiles>().parameters_full[half];
-        int row = p.C * (int)sizeof(floatX), rows = folds_norm(S, QKV) && l < p.L ? 0 : 2, bytes = rows * row;
-        for (int stage = begin; stage < end; stage++) {
-            bytes += tiles_of_cta(p, stage) * tile_parameters(S, stage) * (int)sizeof(floatX);
-        }
+        int row = p.C * (int)sizeof(floatX), bytes = 2 * row;
+        for (int stage = begin; stage < end; stage++) { bytes += tiles_of_cta(p, stage) * 8 * (int)sizeof(floatX); }
         uint32_t to = shared_address(shared_at<floatX>(p.parameters) + half * p.vectors);
         front<Tiles>().parameters_empty[half].wait(l % 2 ^ 1);
         if (lane == 0) { full.expect_tx(bytes); }
         __syncwarp();
-        if (lane < rows) {
+        if (lane < 2) {
             hopper::cp_async_bulk(to + lane * row, (lane ? layer.norm_bias : layer.norm_weight)[half], row, full);
         }
         to += 2 * row;
         for (int stage = begin; stage < end; stage++) {
             int first = first_tile(stage, blockIdx.x, p.CTAs), count = tiles_of_cta(p, stage);
-            int tile = tile_parameters(S, stage) * (int)sizeof(floatX);
-            const void* from = folds_norm(S, stage) ? (const void*)layer.norm_sums[half] : layer.bias[stage];
+            constexpr int tile = 8 * (int)sizeof(floatX);
             for (int t = lane; t < count; t += 32) {
-                hopper::cp_async_bulk(to + t * tile, (const char*)from + (first + t * p.CTAs) * tile, tile, full);
+                hopper::cp_async_bulk(to + t * tile, layer.bias[stage] + (first + t * p.CTAs) * 8, tile, full);
             }
             to += count * tile;
         }
         if (half == 1) { continue; }
         if (l == 0) { wait_for_previous(); }
         for (Chunk chunk(p); l < p.L && chunk.more(p); chunk.advance(p)) {
-            // where this step samples, the length is still that of the step before: one key fewer is prefetched
             int length = p.positions[chunk.b], first = chunk.c * Tiles::chunk, keys = min(length - first, Tiles::chunk);
             const floatX* k = keys_of<Tiles>(p, l, chunk.b, chunk.h) + (size_t)first * Tiles::HS;
             if (keys > 0 && lane < 2) {
@@ -372,17 +348,8 @@ template <int S> __device__ inline float row_total(const float* sums, int lane) 
     return warp_sum(sum);
 }
 
-// Elements c to c + 7 of a row of the embedded tokens
-template <class Tiles> __device__ inline x128 embedded(const Step& p, int row, int c) {
-    if (!p.sample) { return load128(p.x + row * p.C + c); }
-    int token = max(front<Tiles>().tokens[row], 0), position = max(front<Tiles>().positions[row], 0);
-    x128 sum, a = load128(p.begin.wte + (size_t)token * p.C + c), b = load128(p.begin.wpe + (size_t)position * p.C + c);
-    for (int k = 0; k < x128::size; k++) { sum[k] = (floatX)((float)a[k] + (float)b[k]); }
-    return sum;
-}
-
 // LayerNorm of the rows of x into `input`: each warp receives and stores its segments. Every warp computes the full sums by
-// itself, in the order of normalise_row. first: the rows are the embedded tokens.
+// itself, in the order of decode/rows.cuh. first: the rows are the embedded tokens.
 template <class Tiles, int S, int CHUNKS>
 __device__ inline void receive_normalised(const Step& p, Place& at, const Word* words, bool first, const floatX* norm,
                                           const Segments<S, CHUNKS>& segments, int lane) {
@@ -397,7 +364,7 @@ __device__ inline void receive_normalised(const Step& p, Place& at, const Word* 
 #pragma unroll 1
     for (int row = 0; row < p.B && segments.mine; row++, words += p.C / 2) {
         if (first) {
-            v[0] = embedded<Tiles>(p, row, c);
+            v[0] = load128(p.x + row * p.C + c);
         } else {
             receive(v, words, p.C / 4, 0, at.tag);
         }
@@ -422,62 +389,6 @@ __device__ inline void receive_normalised(const Step& p, Place& at, const Word* 
         if (segments.mine) { store128(input + row * p.input_row, y); }
     }
     __syncwarp();
-}
-
-// For a folded LayerNorm: the rows into `input`, and the moments of their vectors into row_sums: each warp receives and stores
-// its segments. first: the rows are the embedded tokens.
-template <class Tiles, int S, int CHUNKS>
-__device__ inline void receive_with_moments(const Step& p, const Place& at, const Word* words, bool first,
-                                            const Segments<S, CHUNKS>& segments) {
-    constexpr int ROW = 32 * ROW_SUMS<S>;
-    int c = segments.mine ? segments.vector * 8 : 0;
-    floatX* input = shared_at<floatX>(p.input) + c;
-    float *sums = shared_at<float>(p.row_sums) + segments.vector, *squares = sums + p.B * ROW;
-    words += word_of(c, p.C);
-#pragma unroll 1
-    for (int row = 0; row < p.B && segments.mine; row++, words += p.C / 2, input += p.input_row) {
-        x128 v[1];
-        if (first) {
-            v[0] = embedded<Tiles>(p, row, c);
-        } else {
-            receive(v, words, p.C / 4, 0, at.tag);
-        }
-        const uint4 x = reinterpret_cast<const uint4&>(v[0]);
-        const float2 moments = decode_vector_moments(x);
-        sums[row * ROW] = moments.x, squares[row * ROW] = moments.y;
-        *reinterpret_cast<uint4*>(input) = x;
-    }
-    __syncwarp();
-    hopper::bar_arrive(MOMENTS_BARRIER, WITH_STATISTICS);
-}
-
-// The statistics of a row whose moments are all in row_sums; by a warp
-template <int S> __device__ inline RowStatistics row_statistics(const Step& p, int row, int lane) {
-    const float* sums = shared_at<float>(p.row_sums) + row * 32 * ROW_SUMS<S> + lane;
-    float2 moments[1][ROW_SUMS<S>];
-    RowStatistics statistics[1];
-#pragma unroll
-    for (int i = 0; i < ROW_SUMS<S>; i++) {
-        moments[0][i] = make_float2(sums[32 * i], sums[p.B * 32 * ROW_SUMS<S> + 32 * i]);
-    }
-    decode_row_statistics(statistics, moments, p.C, lane);
-    return statistics[0];
-}
-
-// A warp of those that compute statistics: rows warp, warp + STATISTICS_WARPS, ... of every folded LayerNorm
-template <class Tiles, int S> __device__ inline void compute_statistics(const Step& p, int warp, int lane) {
-#pragma unroll 1
-    for (int i = 0; i < 2 * p.L; i++) {
-        if (tiles_of_cta(p, i % 2 == 0 ? QKV : FC) == 0) { continue; }
-        hopper::bar_sync(MOMENTS_BARRIER, WITH_STATISTICS);
-#pragma unroll 1
-        for (int row = warp; row < p.B; row += STATISTICS_WARPS) {
-            const RowStatistics x = row_statistics<S>(p, row, lane);
-            if (lane == 0) { front<Tiles>().statistics[row] = x; }
-        }
-        __syncwarp();
-        hopper::bar_arrive(STATISTICS_BARRIER, WITH_STATISTICS);
-    }
 }
 
 // Receives rows of PARTS times C elements into `input`: each warp its segments of every part
@@ -594,14 +505,14 @@ template <class Tiles, int S, int CHUNKS> struct Slots {
 // Two neighbouring outputs, of which a thread sums one split; the thread of the first split adds the others' sums
 struct Pair {
     bool valid, first;
-    int sums, row, o;            // offset of its segments' sums; row and column of the output
-    float *residual, s[2], t[2]; // t: the bias; with a folded LayerNorm decode/folded_norm.cuh's s and t
+    int sums, row, o; // offset of its segments' sums; row and column of the output
+    float *residual, bias[2];
     Word* to;
 };
 
 // The pair of a thread, of (tiles, B, 4) pairs with a thread for each split; first: index of the first tile
-template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const StageSizes& s, int tiles, int first,
-                                                const floatX* parameters, float* residual, int thread) {
+__device__ inline Pair pair_of(const Step& p, int stage, const StageSizes& s, int tiles, int first,
+                               const floatX* biases, float* residual, int thread) {
     int split = thread & (s.splits - 1), j = thread >> (31 - __clz(s.splits)), column = j % 4 * 2;
     int tile = (j / 4 * p.inverse_B) >> 16;
     Pair x;
@@ -610,28 +521,16 @@ template <int S> __device__ inline Pair pair_of(const Step& p, int stage, const 
     x.sums = ((tile * s.splits + split) * p.B + x.row) * WARPS * 8 + column;
     x.o = (first + tile * p.CTAs) * 8 + column;
     x.residual = residual + (tile * p.B + x.row) * 8 + column;
-    x.s[0] = x.s[1] = x.t[0] = x.t[1] = 0.0f;
-    if (x.valid && folds_norm(S, stage)) {
-        const float4 st = reinterpret_cast<const float4*>(parameters)[(tile * 8 + column) / 2];
-        x.s[0] = st.x, x.t[0] = st.y, x.s[1] = st.z, x.t[1] = st.w;
-    } else if (x.valid && stage != HEAD) {
-        x.t[0] = (float)parameters[tile * 8 + column], x.t[1] = (float)parameters[tile * 8 + column + 1];
-    }
+    const bool biased = x.valid && stage != HEAD;
+    for (int k = 0; k < 2; k++) { x.bias[k] = biased ? (float)biases[tile * 8 + column + k] : 0.0f; }
     x.to = p.words + s.output + x.row * (s.OC / 2) + word_of(x.o, s.OC);
     return x;
 }
 
-// The statistics of the pair's row, by all consumers
-template <class Tiles> __device__ inline RowStatistics statistics_of(const Pair& pair) {
-    hopper::bar_sync(STATISTICS_BARRIER, WITH_STATISTICS);
-    return front<Tiles>().statistics[pair.row];
-}
-
 // Finishes a pair of outputs, rounded where the training's forward pass rounds, and sends it; or, of the head, stores the
 // logits in fp32
-template <class Tiles, int S>
-__device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum, RowStatistics row) {
-    float y[2] = {sum.x + x.t[0], sum.y + x.t[1]};
+template <class Tiles> __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& x, float2 sum) {
+    const float y[2] = {sum.x + x.bias[0], sum.y + x.bias[1]};
     floatX z[2];
     if (stage == HEAD) {
         float* out = p.logits + (size_t)x.row * p.Vp + x.o;
@@ -644,10 +543,6 @@ __device__ inline void publish(const Step& p, Place& at, int stage, const Pair& 
             at.best = key > at.best ? key : at.best;
         }
         return;
-    }
-    if (folds_norm(S, stage)) {
-        y[0] = decode_unfold(sum.x, row, make_float2(x.s[0], x.t[0]));
-        y[1] = decode_unfold(sum.y, row, make_float2(x.s[1], x.t[1]));
     }
     z[0] = (floatX)y[0], z[1] = (floatX)y[1];
     if (stage == FC) { // both at once: their latencies overlap
@@ -687,16 +582,14 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
     int first = first_tile(stage, blockIdx.x, p.CTAs), count = tiles_of_cta(p, stage);
     int warp = thread / 32, lane = thread % 32;
     front<Tiles>().parameters_full[half].wait(at.layer % 2);
-    const floatX *norm = shared_at<floatX>(p.parameters) + half * p.vectors, *parameters = norm + 2 * p.C;
-    parameters += second ? tile_parameters(S, stage - 1) * tiles_of_cta(p, stage - 1) : 0;
-    RowStatistics row = {}; // of the thread's pairs, where a LayerNorm is folded
+    const floatX* norm = shared_at<floatX>(p.parameters) + half * p.vectors;
+    const floatX* biases = norm + 2 * p.C + (second ? 8 * tiles_of_cta(p, stage - 1) : 0);
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += s.group, at.buffer ^= 1) {
         int tiles = min(s.group, count - begin), slots = tiles * s.parts;
         float* sums = shared_at<float>(p.sums + at.buffer * p.sums_bytes);
-        const Pair pair =
-            pair_of<S>(p, stage, s, tiles, first + begin * p.CTAs, parameters + begin * tile_parameters(S, stage),
-                       shared_at<float>(p.residual) + begin * p.B * 8, thread);
+        const Pair pair = pair_of(p, stage, s, tiles, first + begin * p.CTAs, biases + begin * 8,
+                                  shared_at<float>(p.residual) + begin * p.B * 8, thread);
 #pragma unroll 1
         for (int i = 0; i < slots; i += Slots<Tiles, S, CHUNKS>::MOST) {
             Slots<Tiles, S, CHUNKS> some;
@@ -706,8 +599,6 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
                     receive_rows<1>(p, at, words, segments);
                 } else if (stage == FCPROJ) {
                     receive_rows<4>(p, at, words, segments);
-                } else if (folds_norm(S, stage)) {
-                    receive_with_moments<Tiles>(p, at, words, at.layer == 0 && stage == QKV, segments);
                 } else {
                     receive_normalised<Tiles>(p, at, words, at.layer == 0 && stage == QKV, norm, segments, lane);
                 }
@@ -717,16 +608,16 @@ __device__ inline void linear(const Step& p, Place& at, int stage, const Segment
         consumers_sync();
         float2 sum = make_float2(0.0f, 0.0f);
         if (pair.valid) {
-            float2 x[WARPS];
+            float x[WARPS], y[WARPS];
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) { x[w] = *reinterpret_cast<const float2*>(sums + pair.sums + w * 8); }
-            sum = x[0];
-#pragma unroll
-            for (int w = 1; w < WARPS; w++) { sum.x += x[w].x, sum.y += x[w].y; }
+            for (int w = 0; w < WARPS; w++) {
+                const float2 of_segment = *reinterpret_cast<const float2*>(sums + pair.sums + w * 8);
+                x[w] = of_segment.x, y[w] = of_segment.y;
+            }
+            sum = make_float2(decode_split_sum(x), decode_split_sum(y));
         }
         const float2 total = s.parts == 1 ? sum_of_splits<S>(sum) : sum_of_splits<4 * S>(sum);
-        if (begin == 0 && folds_norm(S, stage)) { row = statistics_of<Tiles>(pair); }
-        if (pair.first) { publish<Tiles, S>(p, at, stage, pair, total, row); }
+        if (pair.first) { publish<Tiles>(p, at, stage, pair, total); }
     }
     if (second) { front<Tiles>().parameters_empty[half].release_warp(lane); }
 }
@@ -748,26 +639,6 @@ struct PartialWords {
                         __uint_as_float(low_half(b.y)));
     }
 };
-
-// split::merge_rows of the warps and the new token, unrolled: all loads are issued first
-template <class Tiles>
-__device__ inline split::Merged merge_warps(const split::Shared<Tiles>& shared, int rows, int d, float exponent) {
-    float m[WARPS + 1];
-    split::Merged x = {-INFINITY, 0, 0};
-#pragma unroll
-    for (int r = 0; r <= WARPS; r++) {
-        m[r] = r < rows ? shared.m[r] : -INFINITY;
-        x.m = fmaxf(x.m, m[r]);
-    }
-#pragma unroll
-    for (int r = 0; r <= WARPS; r++) {
-        if (r >= rows) { continue; }
-        const float factor = split::rescale_factor(m[r], x.m, exponent);
-        x.l = fmaf(factor, shared.l[r], x.l);
-        x.O = fmaf(factor, shared.O[r][d], x.O);
-    }
-    return x;
-}
 
 // Attention over one chunk of a head of a sequence. The CTA of a head's last chunk merges all of them. No deadlock: it waits
 // only for earlier chunks of the head, and every CTA takes its chunks in ascending order.
@@ -805,15 +676,10 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
         const int64_t row = (int64_t)length * HS;
         split::attend_new_token<Tiles>(shared, k + row, v + row, q, new_k, new_v, lane);
     }
-    if (Tiles::key(c, warp, 0, 0) < length) {
-        split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
-    } else { // a warp without keys
-        if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0.0f; }
-        for (int i = lane; i < HS; i += 32) { shared.O[warp][i] = 0.0f; }
-    }
+    split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
     consumers_sync();
     split::Merged x = {};
-    if (d < HS) { x = merge_warps<Tiles>(shared, WARPS + last, d, exponent); }
+    if (d < HS) { x = split::merge_rows<Tiles, WARPS + 1>(shared, WARPS + last, d, exponent); }
     if (chunks > 1) {
         Word* partials = p.words + 10 * words + ((size_t)b * p.NH + h) * max_chunks * (HS + 2);
         Word* mine = partials + (size_t)c * (HS + 2);
@@ -831,47 +697,6 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
     consumers_sync(); // the shared memory is free again
 }
 
-// keys (B, WARPS) = the largest mine(row) over the threads of each warp
-template <class Tiles, class Mine> __device__ inline void gather_keys(const Step& p, const Mine& mine, int thread) {
-#pragma unroll 1
-    for (int row = 0; row < p.B; row++) {
-        Word key = sample_warp_max(mine(row));
-        if (thread % 32 == 0) { front<Tiles>().keys[row][thread / 32] = key; }
-    }
-    consumers_sync();
-}
-template <class Tiles> __device__ inline Word largest_key(int row) {
-    Word key = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) { key = max(key, front<Tiles>().keys[row][w]); }
-    return key;
-}
-
-// Samples as decode_sample_kernel does, where all active sequences are greedy, in every CTA alike. The slots that all CTAs read
-// here are updated at the end of the step, by append_sampled.
-template <class Tiles> __device__ inline void sample_greedily(const Step& p, int thread) {
-    auto largest_of_ctas = [&](int row) {
-        Word key = 0;
-        for (int i = thread; i < p.CTAs; i += CONSUMERS) { key = max(key, p.keys[row * MAX_CTAS + i]); }
-        return key;
-    };
-    gather_keys<Tiles>(p, largest_of_ctas, thread);
-    if (thread < p.B) {
-        const DecodeSlot& slot = p.begin.slots[thread];
-        int token = slot.active ? token_of_key(largest_key<Tiles>(thread), p.V) : -1;
-        front<Tiles>().tokens[thread] = token;
-        front<Tiles>().positions[thread] = token >= 0 && slot.length < p.T ? slot.length : -1;
-        if (blockIdx.x == 0) { *(volatile Word*)&p.begin.word[thread] = sampled_word(++p.begin.step[thread], token); }
-    }
-    consumers_sync();
-}
-template <class Tiles> __device__ inline void append_sampled(const Step& p, int row) {
-    int token = front<Tiles>().tokens[row], position = front<Tiles>().positions[row];
-    p.begin.positions[row] = position;
-    if (token < 0) { return; }
-    decode_append_slot(p.begin, row, p.begin.slots[row].length, token);
-}
-
 template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const Step& p, int thread) {
     const Segments<S, CHUNKS> segments(p.C, thread / 32, thread % 32);
     int first = first_tile(ATTPROJ, blockIdx.x, p.CTAs);
@@ -881,13 +706,9 @@ template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const S
     unsigned epoch = p.epochs[blockIdx.x];
     Place at = {};
     at.tag = epoch * (unsigned)(p.L + 1) + 1;
-    if (p.sample) {
-        sample_greedily<Tiles>(p, thread);
-    } else if (thread < p.B) {
-        front<Tiles>().positions[thread] = p.positions[thread];
-    }
+    if (thread < p.B) { front<Tiles>().positions[thread] = p.positions[thread], front<Tiles>().keys[thread] = 0; }
     for (int i = thread; i < num_tiles(p.stages[ATTPROJ], first, p.CTAs) * p.B; i += CONSUMERS) {
-        x128 x = embedded<Tiles>(p, i % p.B, (first + i / p.B * p.CTAs) * 8);
+        x128 x = load128(p.x + i % p.B * p.C + (first + i / p.B * p.CTAs) * 8);
         for (int k = 0; k < 8; k++) { shared_at<float>(p.residual)[i * 8 + k] = (float)x[k]; }
     }
     consumers_sync();
@@ -905,13 +726,14 @@ template <class Tiles, int S, int CHUNKS> __device__ inline void consume(const S
         }
     }
     int j = thread / (4 * S), mine = j - ((j * p.inverse_B) >> 16) * p.B; // all of a thread's pairs are in this row
-    auto largest_of_row = [&](int row) { return row == mine ? at.best : 0; };
-    gather_keys<Tiles>(p, largest_of_row, thread);
-    if (thread < p.B) {
-        if (front<Tiles>().positions[thread] >= 0) {
-            p.keys[thread * MAX_CTAS + blockIdx.x] = largest_key<Tiles>(thread);
-        }
-        if (p.sample && blockIdx.x == 0) { append_sampled<Tiles>(p, thread); }
+#pragma unroll 1
+    for (int row = 0; row < p.B; row++) {
+        Word key = sample_warp_max(row == mine ? at.best : 0);
+        if (thread % 32 == 0) { atomicMax(&front<Tiles>().keys[row], key); }
+    }
+    consumers_sync();
+    if (thread < p.B && front<Tiles>().keys[thread] != 0) {
+        atomicMax(&p.row_keys[thread], front<Tiles>().keys[thread]);
     }
     if (thread == 0) { p.epochs[blockIdx.x] = epoch + 1; }
 }
@@ -942,9 +764,7 @@ template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THRE
         if (thread < CONSUMERS + 32) {
             produce<Tiles>(p, thread - CONSUMERS);
         } else if (thread < CONSUMERS + 64) {
-            produce_parameters<Tiles, S>(p, thread - CONSUMERS - 32);
-        } else if (folds_norm(S, QKV)) {
-            compute_statistics<Tiles, S>(p, (thread - CONSUMERS - 64) / 32, thread % 32);
+            produce_parameters<Tiles>(p, thread - CONSUMERS - 32);
         }
     }
 #endif
@@ -957,9 +777,9 @@ template <class Tiles, int S, int CHUNKS> __global__ void __launch_bounds__(THRE
 template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_limit) {
     const int OC[STAGES] = {3 * p->C, p->C, 4 * p->C, p->C, p->V};
     int S = decode_splits(p->C);
-    if (p->B > MAX_ROWS || p->C % DECODE_CHUNK != 0) { return false; }
+    if (p->B > MAX_ROWS || CTAs > MAX_CTAS || p->C % DECODE_CHUNK != 0) { return false; }
     if (S > 2 || decode_splits(4 * p->C) != 4 * S) { return false; } // C is 416 to 1600,
-    if (S == 1 && !decode_norm_foldable(p->C)) { return false; }     // but not 800
+    if (S == 1 && p->C > 8 * 32 * ROW_SUMS<1>) { return false; }     // but not 800
     if (CEIL_DIV(p->V, 8) * 8 > p->Vp) { return false; }
     p->CTAs = CTAs, p->sums_bytes = 0, p->vectors = 0, p->inverse_B = 65536 / p->B + 1;
     const int row_words = (int)exchange_words_of_rows(p->B, p->C), inputs[STAGES] = {0, 4, 5, 6, 0},
@@ -970,7 +790,7 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
         int tile_bytes = WARPS * splits * p->B * 8 * (int)sizeof(float), group = CEIL_DIV(tiles, CTAs);
         if (stage == ATTPROJ || stage == FCPROJ) { // half a layer: LayerNorm's weights, parameters of two stages
             int before = CEIL_DIV(p->stages[stage - 1].tiles, CTAs);
-            int vectors = 2 * p->C + tile_parameters(S, stage) * group + tile_parameters(S, stage - 1) * before;
+            int vectors = 2 * p->C + 8 * (group + before);
             p->vectors = vectors > p->vectors ? vectors : p->vectors;
         }
         group = group * tile_bytes > SUMS_BYTES ? SUMS_BYTES / tile_bytes : group;
@@ -999,13 +819,12 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
 
 // Cooperative: otherwise two such kernels, on two streams or of two processes under MPS, could get half of the SMs each and
 // deadlock.
-template <class Tiles>
-static inline void launch(LaunchGpu gpu, Step p, int sample, int max_length, cudaStream_t stream) {
-    bool one = decode_splits(p.C) == 1, few = most_chunks(p.C) <= 3;
+template <class Tiles> static inline void launch(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream) {
+    bool one = decode_splits(p.C) == 1, few = decode_most_chunks(p.C) <= 3;
     auto kernel = one   ? decode_step_kernel<Tiles, 1, 3>
                   : few ? decode_step_kernel<Tiles, 2, 3>
                         : decode_step_kernel<Tiles, 2, 4>;
-    p.max_chunks = Tiles::num_chunks(max_length), p.sample = sample;
+    p.max_chunks = Tiles::num_chunks(max_length);
     launch_dependent(gpu, kernel, (unsigned)p.CTAs, THREADS, (size_t)p.shared, WHOLE_GRID, stream, p);
 }
 
@@ -1024,7 +843,7 @@ constexpr Variants<Kernel> kernels(kernel_table);
 // The kernel for B sequences, or nullptr if a step takes several kernels
 static inline const Kernel* choice(int B, int HS) {
 #if !defined(PRECISION_FP32)
-    if (B > MAX_ROWS || strcmp(attention_decode_name(), "split") != 0) { return nullptr; }
+    if (B > MAX_ROWS) { return nullptr; }
     for (const Kernel& kernel : kernels) {
         if (kernel.HS == HS) { return &kernel; }
     }

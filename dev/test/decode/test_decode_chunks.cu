@@ -131,7 +131,6 @@ static void test_choice() {
         CHECK(naive::decode_configs[HS / 32 - 1].HS == HS);
         CHECK(naive::decode_configs[0].scratch_bytes(64, 1024, 12, HS) == decode_counter_bytes(64, 12));
     }
-    CHECK(strcmp(attention_decode_name(), "split") == 0);
     CHECK(status_now() == STATUS_OK);
     CHECK(attention_decode_scratch_bytes(1, 1, 1, 48) == 0 && strstr(status_message(), "head size") != nullptr);
     status_clear();

@@ -67,9 +67,7 @@ static bool tiles_have_one_cta(const Step& p) {
             }
             if (second) {
                 int before = num_tiles(p.stages[stage - 1], first_tile(stage - 1, cta, p.CTAs), p.CTAs);
-                int folded = decode_splits(p.C) == 1; // then s and t in fp32 for each output, instead of a bias
-                int bytes = (2 * p.C + 8 * count) * 2 + 8 * before * (folded ? 2 * (int)sizeof(float) : 2);
-                if (p.vectors * (int)sizeof(floatX) < bytes) { return false; }
+                if (p.vectors < 2 * p.C + 8 * (count + before)) { return false; }
             }
         }
         for (int cta : owner) {
@@ -83,7 +81,7 @@ static bool tiles_have_one_cta(const Step& p) {
 // What the kernel relies on: S segments of a slot are a warp's, of so many chunks as it is built for, a lane has a vector of
 // them, the sums of a row's vectors fit, and segments of a part of 4C are C's.
 static bool segments_are_those_of_the_matmul(const Step& p) {
-    int S = p.stages[QKV].splits, chunks = p.C / DECODE_CHUNK, most = most_chunks(p.C);
+    int S = p.stages[QKV].splits, chunks = p.C / DECODE_CHUNK, most = decode_most_chunks(p.C);
     if (most > 4 || S * most > 8 || p.C / 8 > 32 * (S == 1 ? ROW_SUMS<1> : ROW_SUMS<2>)) { return false; }
     if (S != decode_splits(p.C) || p.stages[FCPROJ].splits != decode_splits(4 * p.C) || S > 2) { return false; }
     for (int part = 0; part < 4; part++) {
@@ -107,14 +105,7 @@ static bool segments_are_those_of_the_matmul(const Step& p) {
 
 // What is copied in bulk and read as float4 begins at multiples of 16 bytes.
 static bool parameters_are_aligned(const Step& p) {
-    const int S = p.stages[QKV].splits;
-    for (int stage = QKV; stage < HEAD; stage++) {
-        bool folded = S == 1 && (stage == QKV || stage == FC);
-        if (folds_norm(S, stage) != folded) { return false; }
-        int bytes = tile_parameters(S, stage) * (int)sizeof(floatX);
-        if (bytes != 8 * (folded ? (int)sizeof(float2) : (int)sizeof(floatX)) || bytes % 16 != 0) { return false; }
-    }
-    return !folds_norm(S, HEAD) && p.C * sizeof(floatX) % 16 == 0 && p.row_sums % 4 == 0;
+    return p.C * sizeof(floatX) % 16 == 0 && p.row_sums % 4 == 0 && p.vectors * sizeof(floatX) % 16 == 0;
 }
 
 static bool rows_fit(const Step& p) {
@@ -132,7 +123,7 @@ static bool groups_fit(const Step& p) {
         if (s.group < 1 || sums > p.sums_bytes || s.group * p.B * 4 * s.splits > CONSUMERS) { return false; }
     }
     int residual = CEIL_DIV(p.stages[ATTPROJ].tiles, p.CTAs) * p.B * 8 * (int)sizeof(float);
-    int row_sums = 2 * p.B * p.C / 8 * (int)sizeof(float); // or a row's moments
+    int row_sums = 2 * p.B * p.C / 8 * (int)sizeof(float);
     return p.residual % 16 == 0 && p.row_sums - p.residual >= residual && p.sums - p.row_sums >= row_sums &&
            p.input - p.sums == 2 * p.sums_bytes && p.input % 16 == 0 &&
            p.parameters - p.input == p.input_row * p.B * (int)sizeof(floatX) && p.input_row >= 4 * p.C &&
@@ -166,7 +157,7 @@ static void test_plan(int C, int NH) {
 // What the kernel does not serve has no plan: the several kernels take it.
 static void test_refusals(void) {
     CHECK(choice(MAX_ROWS + 1, 64) == nullptr && choice(1, 48) == nullptr && choice(1, 64) != nullptr);
-    for (int C : {128, 384, 800, 2048, 12288}) { // one split of 4C, no folded LayerNorm, and four splits of C
+    for (int C : {128, 384, 800, 2048, 12288}) { // one split of 4C, too long a row, and four splits of C
         Step p = sizes(1, C, C / 64);
         CHECK(!choice(1, 64)->plan(&p, 132, SHARED_LIMIT));
     }

@@ -53,19 +53,10 @@ enum { MAX_ROWS = 256 };
 struct Layer {
     int C, OC;
     DecodeEpilogue epilogue;
-    bool norm, folded; // folded: the LayerNorm into the layer (decode/folded_norm.cuh)
+    bool norm;
     Numbers inp, weight, bias, norm_weight, norm_bias, old;
     floatX *d_inp, *d_weight, *d_bias, *d_norm_weight, *d_norm_bias, *d_out, *d_normed;
-    floatX* d_folded; // F
-    float2* d_norm_sums;
-    RowStatistics* d_statistics;
-    float2* d_moments; // (MAX_ROWS,C/8)
 };
-
-static __global__ void moments_kernel(float2* moments, const floatX* inp, int n) {
-    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) { moments[i] = decode_vector_moments(reinterpret_cast<const uint4*>(inp)[i]); }
-}
 
 static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = {};
@@ -76,30 +67,16 @@ static Layer new_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     l.d_inp = on_device(l.inp), l.d_weight = on_device(l.weight), l.d_bias = on_device(l.bias);
     l.d_norm_weight = on_device(l.norm_weight), l.d_norm_bias = on_device(l.norm_bias);
     l.d_out = on_device(l.old), l.d_normed = on_device(l.inp);
-    l.d_norm_sums = on_device(std::vector<float2>((size_t)OC)), l.d_folded = on_device(l.weight);
-    l.d_statistics = on_device(std::vector<RowStatistics>(MAX_ROWS));
-    LaunchGpu gpu;
-    check(launch_gpu(&gpu));
-    l.folded = norm && decode_folds_norm(gpu, C);
-    int vectors = MAX_ROWS * C / (int)x128::size;
-    l.d_moments = on_device(std::vector<float2>((size_t)vectors));
-    moments_kernel<<<CEIL_DIV(vectors, 256), 256>>>(l.d_moments, l.d_inp, vectors);
-    if (l.folded) {
-        decode_fold_norm(l.d_folded, l.d_norm_sums, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, C, OC, 0);
-    }
     return l;
 }
 static void free_layer(Layer& l) {
-    for (floatX* p : {l.d_inp, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, l.d_out, l.d_normed, l.d_folded}) {
+    for (floatX* p : {l.d_inp, l.d_weight, l.d_bias, l.d_norm_weight, l.d_norm_bias, l.d_out, l.d_normed}) {
         cuda_check(cudaFree(p));
     }
-    cuda_check(cudaFree(l.d_norm_sums));
-    cuda_check(cudaFree(l.d_statistics));
-    cuda_check(cudaFree(l.d_moments));
 }
 
 // Rows first .. first+M-1 of the layer's output; rows of positions that are negative stay what they were
-typedef bool (*Linear)(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+typedef void (*Linear)(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 static Numbers run_layer(const Layer& l, int first, int M, const int* positions = NULL, Linear linear = decode_linear) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
@@ -107,9 +84,7 @@ static Numbers run_layer(const Layer& l, int first, int M, const int* positions 
                           cudaMemcpyHostToDevice));
     DecodeLinear p = {};
     p.out = l.d_out, p.inp = l.d_inp + (size_t)first * l.C, p.weight = l.d_weight, p.bias = l.d_bias;
-    if (l.norm && !l.folded) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
-    if (l.folded) { p.weight = l.d_folded, p.norm_sums = l.d_norm_sums, p.statistics = l.d_statistics; }
-    if (l.folded && first % 4 != 1) { p.moments = l.d_moments + (size_t)first * (l.C / x128::size); } // or without them
+    if (l.norm) { p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias; }
     p.positions = positions, p.M = M, p.C = l.C, p.OC = l.OC, p.stride = l.OC, p.epilogue = l.epilogue;
     status_clear();
     linear(gpu, p, l.d_normed, 0);
@@ -131,9 +106,7 @@ static void input_row(const Layer& l, int row, std::vector<double>& x, std::vect
     for (int c = 0; c < l.C; c++) {
         double rstd = 1.0 / sqrt(variance + 1e-5), w = (double)(float)l.norm_weight[c],
                b = (double)(float)l.norm_bias[c];
-        terms[c] = rstd * fabs(w) * (fabs(x[c]) + fabs(mean)) + fabs(b); // folded: what fp32 adds up
-        x[c] = (x[c] - mean) * rstd * w + b;
-        if (!l.folded) { x[c] = (double)(float)(floatX)(float)x[c], terms[c] = fabs(x[c]); }
+        x[c] = (double)(float)(floatX)(float)((x[c] - mean) * rstd * w + b), terms[c] = fabs(x[c]);
     }
     *bound = 2 * UNIT_ROUNDOFF + 64 * EPS; // an element may be rounded to the other side; mean and rstd
 }
@@ -187,10 +160,17 @@ static Numbers test_rows(const Layer& l, Linear linear) {
     return all;
 }
 
+// The kernel of GPUs before sm_90
+static void linear_of_any_gpu(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    gpu.dependent = 0;
+    decode_linear(gpu, p, normed, stream);
+}
+
 static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = new_layer(C, OC, epilogue, norm);
-    Numbers all = test_rows(l, decode_linear);
-    bool same = true;
+    Numbers all = test_rows(l, decode_linear), of_any_gpu = run_layer(l, 0, MAX_ROWS, NULL, linear_of_any_gpu);
+    bool same = same_bits(of_any_gpu.data(), all.data(), all.size());
+    CHECK(same && "both kernels give the same bits");
     for (int M : {7, 20, 50}) { // in one tile of rows, and in several
         std::vector<int> positions(M);
         for (int b = 0; b < M; b++) { positions[b] = b % 3 == 1 ? -1 : b; }
@@ -206,15 +186,15 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     free_layer(l);
 }
 
-// The same as on a GPU of fewer SMs, whose tiles are larger
-static void test_larger_tiles(int C, int OC, DecodeEpilogue epilogue, bool norm) {
+// The same as on a GPU of so few SMs that CTAs have several tiles, one after the other
+static void test_several_tiles(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = new_layer(C, OC, epilogue, norm);
     Numbers all = run_layer(l, 0, MAX_ROWS);
-    Numbers larger = test_rows(l, [](LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-        gpu.sms = std::min(gpu.sms, 114);
-        return decode_linear(gpu, p, normed, stream);
+    Numbers several = test_rows(l, [](LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+        gpu.sms = 16;
+        decode_linear(gpu, p, normed, stream);
     });
-    CHECK(same_bits(larger.data(), all.data(), all.size()));
+    CHECK(same_bits(several.data(), all.data(), all.size()));
     free_layer(l);
 }
 
@@ -224,28 +204,24 @@ static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm)
     check(launch_gpu(&gpu));
     if (!prompt_gemm_serves(gpu)) { return; }
     Layer l = new_layer(C, OC, epilogue, norm);
-    l.folded = false;
-    Numbers all = test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
-        prompt_linear(g, p, normed, s);
-        return false;
-    });
+    Numbers all = test_rows(
+        l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) { prompt_linear(g, p, normed, s); });
     Numbers wide = test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
         g.sms = CEIL_DIV(p.OC, 192) * (p.M > 128 ? 2 : 1);
         prompt_linear(g, p, normed, s);
-        return false;
     });
     CHECK(same_bits(wide.data(), all.data(), all.size()));
     free_layer(l);
 }
 
-// A classifier of odd OC, on so few SMs that decode/head_matmul.cuh serves it (test_decode_tiling checks that it does): logits
-// have the bits of rows alone, rows without a position and the padding stay, and each row's key is that of its largest logit.
-// Columns o and o + period are the same.
-static void test_head(int sms, int OC, int period, int repeats = 1) {
+// A classifier of odd OC, on so few SMs that CTAs have several tiles: logits have the bits of rows alone by the other kernel,
+// rows without a position and the padding stay, and each row's key is that of its largest logit, or 0. Columns o and o + period
+// are the same.
+static void test_head(int sms, int C, int OC, int period, int repeats = 1) {
     LaunchGpu gpu;
     check(launch_gpu(&gpu));
-    const int C = 768, stride = OC + 3;
-    const bool keyed = gpu.hopper && sizeof(floatX) == 2; // other kernels may leave the keys
+    const int stride = OC + 3;
+    const bool batches = gpu.dependent && sizeof(floatX) == 2 && decode_splits(C) == 1; // others leave the keys
     Layer l = new_layer(C, OC, DECODE_STORE, true);
     for (size_t e = (size_t)period * C; e < l.weight.size(); e++) { l.weight[e] = l.weight[e - (size_t)period * C]; }
     cuda_check(cudaMemcpy(l.d_weight, l.weight.data(), l.weight.size() * sizeof(floatX), cudaMemcpyHostToDevice));
@@ -254,7 +230,7 @@ static void test_head(int sms, int OC, int period, int repeats = 1) {
     DecodeLinear p = {};
     p.logits = d_out, p.weight = l.d_weight, p.norm_weight = l.d_norm_weight, p.norm_bias = l.d_norm_bias;
     p.C = C, p.OC = OC, p.stride = stride, p.epilogue = DECODE_STORE;
-    const int rows_of[] = {4, 16, 17, 32, 33, 48, 49, 63, 64};
+    const int rows_of[] = {1, 4, 16, 17, 32, 33, 48, 49, 63, 64, 100};
     int wrong = 0;
     for (int i = 0; i < repeats * (int)std::size(rows_of); i++) {
         const int M = rows_of[i % std::size(rows_of)];
@@ -266,7 +242,7 @@ static void test_head(int sms, int OC, int period, int repeats = 1) {
         std::vector<float> alone;
         for (int b = 0; b < M; b += 2) { // two rows at a time, by another kernel
             p.inp = l.d_inp + (size_t)(first + b) * C, p.M = std::min(2, M - b), p.positions = NULL, p.row_keys = NULL;
-            decode_linear(gpu, p, l.d_normed, 0);
+            linear_of_any_gpu(gpu, p, l.d_normed, 0);
             const std::vector<float> rows = on_host(d_out, (size_t)p.M * stride);
             alone.insert(alone.end(), rows.begin(), rows.end());
         }
@@ -286,7 +262,7 @@ static void test_head(int sms, int OC, int period, int repeats = 1) {
             wrong += !same_bits(row + OC, before.data(), (size_t)(stride - OC));
             unsigned long long key = 0;
             for (int o = 0; o < OC && active; o++) { key = std::max(key, logit_key(row[o], o)); }
-            wrong += keyed && b < M && keys[(size_t)b] != key;
+            wrong += b < M && keys[(size_t)b] != (batches && M >= BATCH_MIN_ROWS ? key : 0);
         }
         cuda_check(cudaFree(d_positions));
         cuda_check(cudaFree(d_keys));
@@ -295,45 +271,6 @@ static void test_head(int sms, int OC, int period, int repeats = 1) {
     cuda_check(cudaFree(d_out));
     free_layer(l);
 }
-
-// The statistics of four rows at once have the bits of those of one row by a warp: kernels use the one or the other. moments
-// (4 gridDim.x, C/8); by 32 threads
-#if !defined(PRECISION_FP32)
-static __global__ void statistics_kernel(RowStatistics* at_once, RowStatistics* alone, const float2* moments, int C) {
-    const int lane = threadIdx.x, vectors = C / x128::size, first = 4 * blockIdx.x;
-    float2 quarter[DECODE_QUARTER_VECTORS], row[4][DECODE_FOLDED_VECTORS];
-    for (int i = 0; i < DECODE_QUARTER_VECTORS; i++) {
-        const int k = 8 * i + lane % 8;
-        quarter[i] = k < vectors ? moments[(first + lane / 8) * vectors + k] : make_float2(0.0f, 0.0f);
-    }
-    for (int i = 0; i < 4 * DECODE_FOLDED_VECTORS; i++) {
-        const int k = 32 * (i / 4) + lane;
-        row[i % 4][i / 4] = k < vectors ? moments[(first + i % 4) * vectors + k] : make_float2(0.0f, 0.0f);
-    }
-    const RowStatistics x = decode_quarter_statistics(quarter, C, lane);
-    RowStatistics y[4];
-    decode_row_statistics(y, row, C, lane);
-    if (lane % 8 == 0) { at_once[first + lane / 8] = x; }
-    for (int i = 0; i < 4 && lane == 0; i++) { alone[first + i] = y[i]; }
-}
-static void test_statistics(int C) {
-    constexpr int ROWS = 1024;
-    std::vector<float2> moments((size_t)ROWS * (C / x128::size));
-    for (float2& m : moments) { m = {(float)random_int(20001) * 1e-3f - 9.0f, (float)random_int(9001) * 1e-3f}; }
-    float2* d_moments = on_device(moments);
-    RowStatistics *at_once = on_device(std::vector<RowStatistics>(ROWS)),
-                  *alone = on_device(std::vector<RowStatistics>(ROWS));
-    statistics_kernel<<<ROWS / 4, 32>>>(at_once, alone, d_moments, C);
-    cuda_check(cudaGetLastError());
-    const std::vector<RowStatistics> x = on_host(at_once, ROWS), y = on_host(alone, ROWS);
-    CHECK(memcmp(x.data(), y.data(), ROWS * sizeof(RowStatistics)) == 0 && y[0].rstd > 0.0f);
-    cuda_check(cudaFree(d_moments));
-    cuda_check(cudaFree(at_once));
-    cuda_check(cudaFree(alone));
-}
-#else
-static void test_statistics(int) {} // in fp32 no LayerNorm is folded
-#endif
 
 // ----------------------------------------------------------------------------
 // The sampler
@@ -637,8 +574,7 @@ static void slots_rest(GPT2* model, int T, SamplerSettings settings) {
     gpt2_decoder_free(d);
 }
 
-// A greedy sequence and a sampled one, each alone, and beside each other while the sampled one comes and goes: a step in one
-// kernel samples by itself where the greedy one is alone.
+// A greedy sequence and a sampled one, each alone, and beside each other while the sampled one comes and goes.
 static void greedy_beside_sampled(GPT2* model, int T) {
     const SamplerSettings settings[] = {sampler_greedy(), {0.8f, 50, 0.95f, 1.1f, 42}};
     std::vector<int> tokens = random_tokens(20, model->info.config.vocab_size), next(2), alone[2], together[2];
@@ -754,23 +690,26 @@ int main(int argc, char** argv) {
     }
     if (argc == 3 && strcmp(argv[1], "head") == 0) {
         const time_t end = time(NULL) + atoi(argv[2]);
-        do { test_head(8, 1601, 1601, 50), test_head(3, 2999, 288, 50); } while (time(NULL) < end);
+        do { test_head(8, 768, 1601, 1601, 50), test_head(16, 1600, 2999, 288, 50); } while (time(NULL) < end);
         return unit_end();
     }
-    const int sizes[][2] = {{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600}, {32, 40},
-                            {96, 7},     {224, 97},  {800, 96},   {832, 100},  {2048, 50},   {5120, 24},   {640, 1920}};
+    const int sizes[][2] = {{768, 2304},  {768, 768},   {768, 3072}, {3072, 768}, {1600, 4800}, {6400, 1600},
+                            {1024, 3072}, {5120, 1280}, {32, 40},    {96, 7},     {224, 97},    {800, 96},
+                            {832, 100},   {2048, 50},   {5120, 24},  {640, 1920}};
     for (const int* s : sizes) {
         test_layer(s[0], s[1], DECODE_STORE, true);
         test_layer(s[0], s[1], s[0] % 64 == 0 ? DECODE_RESIDUAL : DECODE_GELU, false);
     }
-    for (int C : {768, 640, 416, 32}) { test_statistics(C); }
     test_layer(768, 3072, DECODE_GELU, true);
-    test_larger_tiles(3072, 146, DECODE_GELU, false);
-    test_larger_tiles(3072, 768, DECODE_RESIDUAL, false);
-    test_larger_tiles(768, 3072, DECODE_GELU, true);
-    test_larger_tiles(640, 3072, DECODE_STORE, true);
-    test_head(8, 1601, 1601); // warps have one unit of columns or two
-    test_head(3, 2999, 288);  // five or six, with ties
+    test_several_tiles(3072, 146, DECODE_GELU, false);
+    test_several_tiles(3072, 768, DECODE_RESIDUAL, false);
+    test_several_tiles(768, 3072, DECODE_GELU, true);
+    test_several_tiles(1280, 640, DECODE_STORE, true);
+    test_several_tiles(6400, 400, DECODE_RESIDUAL, false);
+    test_head(8, 768, 1601, 1601);
+    test_head(3, 768, 2999, 288); // 16 tiles each, with ties
+    test_head(16, 1024, 1601, 1601);
+    test_head(16, 1600, 1601, 288);
     test_prompt_layer(768, 2304, DECODE_STORE, true);
     test_prompt_layer(3072, 768, DECODE_RESIDUAL, false);
     test_prompt_layer(96, 288, DECODE_STORE, true);
@@ -813,7 +752,7 @@ int main(int argc, char** argv) {
     model = random_model("gpt2:l1c128h2t60", 20011, 60);
     for (int B : {17, 40, 70}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
-    model = random_model("gpt2:l1c768h12t60", 17011, 60); // and by decode/head_matmul.cuh
+    model = random_model("gpt2:l1c768h12t60", 17011, 60); // and of 124M
     for (int B : {5, 64}) { sequence_is_alone(model, B, 60, 5, sampler_greedy()); }
     gpt2_free(model);
     near_ties_are_told_apart("gpt2:l1c128h2t60", 1003, 60, {1, 2, 5, 40, 70});
