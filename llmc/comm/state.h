@@ -17,6 +17,7 @@ of another.
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "llmc/base/atomic_file.h"
 #include "llmc/base/status.h"
 #include "llmc/base/utils.h"
 
