@@ -1,0 +1,424 @@
+#!/usr/bin/env python3
+"""Final losses of arms beside a baseline's: equal within a margin or not, and tokens and time to equal loss.
+
+    dev/bench/loss.py --arm 'adamw=-l 6e-4' --arm 'decay=-l 6e-4 -c 0.1' --seeds 8 --steps 250 200 --output loss.csv \\
+        --common '-e d12 -i train*.bin -j val.bin -b 64 -t 1024 -d 524288 -u 20 -q 0' --plot loss.svg
+
+An arm is a name and the flags that it adds to --common; the first arm is the baseline. Each is trained with every seed,
+for every number of --steps a whole schedule; a seed decides the initial weights and the batches of all arms. Flags that
+begin with a program's path replace the trainer by it: {seed} in them is the seed, and all arms then start from weights
+that the trainer writes (-e). A row of --output for each run, as soon as it ends. The same command continues where an
+earlier one ended, and reports; without --arm it reports what the file has. Runs on all GPUs, one on each at a time.
+
+The report has mean differences of paired seeds with 90% intervals (Student's t). Two arms are equal if the interval is
+within the margin: two one-sided tests at 5%. The CSV holds the margin from its first row on. Tokens and time to equal
+loss are where an arm reaches the baseline's final loss of the same seed, on the curve of its whole schedules if it has
+several, else of its validations (--val-every).
+"""
+
+import argparse
+import contextlib
+import glob
+import math
+import os
+import queue
+import re
+import shlex
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
+
+from measured import gpu_provenance, gpu_query, processor, read_rows, write_rows
+from scaling import Energy, gpus_here, visible
+
+from data_common import ROOT, Parser, fail, positive_int, run
+
+COLUMNS = [
+    *["arm", "flags", "steps", "seed", "tokens", "loss", "step_ms", "joules", "val_tokens", "margin", "curve"],
+    *["gpu", "driver", "cuda", "date", "commit"],
+]
+KEY = ("arm", "steps", "seed")
+SETTINGS = ("flags", "val_tokens", "margin", "gpu")  # what all rows of an arm have in common
+NOT_FINITE = 3  # the trainers' exit code
+LEAST_VAL_TOKENS = 10_000_000
+
+
+# ----------------------------------------------------------------------------
+# Statistics
+
+
+def t_quantile(df):
+    """The 95% quantile of Student's t: exact up to 3 degrees of freedom, then to .002 (Abramowitz, Stegun 26.7.5)."""
+    if df <= 3:
+        return (6.3138, 2.9200, 2.3534)[df - 1]
+    z = 1.644854
+    terms = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + sum(term / df ** (i + 1) for i, term in enumerate(terms))
+
+
+def interval(values):
+    """(mean, lower and upper end of its 90% interval); one value has no interval."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def verdict(low, high, margin):
+    """What a 90% interval of a difference of losses says."""
+    if -margin <= low and high <= margin:
+        return f"equal within {margin:g}"
+    if low > 0 or high < 0:
+        side, least = ("higher", low) if low > 0 else ("lower", -high)
+        return f"{side} by more than {margin:g}" if least > margin else f"{side}, by {margin:g} or not: more seeds"
+    return "undecided: more seeds"
+
+
+def curve_of(rows):
+    """[(tokens, seconds, loss)] of the runs of an arm with one seed: the ends of its whole schedules if it has several,
+    else the validations of the one."""
+    points = []
+    for row in rows:
+        steps, seconds = int(row["steps"]), float(row["step_ms"]) / 1000
+        losses = [(steps, float(row["loss"]))]
+        if len(rows) == 1:
+            losses += [(int(s), float(x)) for s, x in (point.split(":") for point in row["curve"].split())]
+        points += [(step * int(row["tokens"]) // steps, step * seconds, loss) for step, loss in losses if step]
+    return sorted(point for point in points if math.isfinite(point[2]))
+
+
+def reach(curve, loss):
+    """Logarithms of the tokens and seconds at which a curve reaches a loss, linear in between; None if it does not. The
+    third value: whether it may have been earlier, as the curve begins there."""
+    before = None
+    for point in curve:
+        if point[2] <= loss:
+            share = (before[2] - loss) / (before[2] - point[2]) if before else 1
+            start = before or point
+            return *(math.log(a) + share * (math.log(b) - math.log(a)) for a, b in zip(start, point[:2])), not before
+        before = point
+    return None
+
+
+# ----------------------------------------------------------------------------
+# The report
+
+
+def by_seed(rows, arm):
+    """{seed: [rows, by steps]} of an arm"""
+    seeds = {}
+    for row in sorted((row for row in rows if row["arm"] == arm), key=lambda row: int(row["steps"])):
+        seeds.setdefault(int(row["seed"]), []).append(row)
+    return seeds
+
+
+def difference_line(arm, pairs, margin):
+    """`pairs`: the final losses (baseline, arm) of each seed."""
+    diverged = sum(not math.isfinite(loss) for _, loss in pairs)
+    if diverged:
+        return f"{arm}: diverged with {diverged} of {len(pairs)} seeds"
+    mean, low, high = interval([loss - base for base, loss in pairs])
+    return f"{arm}: {mean:+.5f} ({low:+.5f} to {high:+.5f}) in {len(pairs)} pairs: {verdict(low, high, margin)}"
+
+
+def ratio_line(pairs):
+    """`pairs`: (the baseline's last row, the rows of the arm) of each seed."""
+    logs, early = [], False
+    for base, rows in pairs:
+        tokens, seconds, loss = curve_of([base])[-1]
+        reached = reach(curve_of(rows), loss)
+        if reached is None:
+            continue
+        logs.append((math.log(tokens) - reached[0], math.log(seconds) - reached[1]))
+        early |= reached[2]
+    if len(logs) < len(pairs):
+        return f"    the baseline's final loss is reached with {len(logs)} of {len(pairs)} seeds"
+    parts = []
+    for what, values in zip(("fewer tokens", "less time"), zip(*logs)):
+        mean, low, high = map(math.exp, interval(values)) if len(values) > 1 else (math.exp(values[0]), 0, math.inf)
+        parts.append(f"{mean:.3f} x {what} ({low:.3f} to {high:.3f})")
+    return f"    the baseline's final loss with {'at least ' if early else ''}{', '.join(parts)}"
+
+
+def report(rows):
+    """The lines of the report: the first arm of the rows is the baseline."""
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    margin = float(rows[0]["margin"])
+    base = {seed: found[-1] for seed, found in by_seed(rows, arms[0]).items()}
+    losses = [float(row["loss"]) for row in base.values()]
+    last = next(iter(base.values()))
+    spread = f", standard deviation {statistics.stdev(losses):.5f}" if len(losses) > 1 else ""
+    lines = [f"{arms[0]}, the baseline: loss {statistics.mean(losses):.5f} at {int(last['tokens']):,} tokens{spread}"]
+    for arm in arms[1:]:
+        found = by_seed(rows, arm)
+        both = [seed for seed in base if seed in found and math.isfinite(float(base[seed]["loss"]))]
+        ends = [(base[s], row) for s in both for row in found[s] if row["steps"] == base[s]["steps"]]
+        pairs = [(float(a["loss"]), float(b["loss"])) for a, b in ends]
+        lines.append(
+            difference_line(arm, pairs, margin) if pairs else f"{arm}: no seed has a run as long as the baseline's"
+        )
+        if both and all(math.isfinite(loss) for _, loss in pairs):
+            lines.append(ratio_line([(base[seed], found[seed]) for seed in both]))
+    if len({row["commit"] for row in rows}) > 1:
+        lines.append(f"note: commits {', '.join(sorted({row['commit'] for row in rows}))}")
+    if min(int(row["val_tokens"]) for row in rows) < LEAST_VAL_TOKENS:
+        lines.append(f"note: validated on {rows[0]['val_tokens']} tokens; a result should have {LEAST_VAL_TOKENS:,}")
+    return lines
+
+
+def plot(rows, path):
+    """Loss over tokens and over seconds: the mean of the seeds, and the range of them."""
+    try:
+        import matplotlib
+    except ImportError:
+        fail("--plot needs the Python package matplotlib: pip install matplotlib")
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "loss"  # equal runs, equal files
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        at = {}  # tokens: [(seconds, loss)]
+        for found in by_seed(rows, arm).values():
+            for tokens, seconds, loss in curve_of(found):
+                at.setdefault(tokens, []).append((seconds, loss))
+        losses = [[loss for _, loss in points] for points in at.values()]
+        for axes, xs in zip(panels, ([x / 1e6 for x in at], [statistics.mean(s for s, _ in p) for p in at.values()])):
+            axes.plot(xs, list(map(statistics.mean, losses)), marker="o", markersize=3, label=arm)
+            axes.fill_between(xs, list(map(min, losses)), list(map(max, losses)), alpha=0.2)
+    for axes, name in zip(panels, ("million tokens", "seconds of training steps")):
+        axes.set_xscale("log")
+        axes.set_xlabel(name)
+    panels[0].set_ylabel("validation loss")
+    panels[0].legend()
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    print(path)
+
+
+# ----------------------------------------------------------------------------
+# The runs
+
+
+def flag_of(flags, *names, default=None):
+    """The last value of a flag"""
+    return next((flags[i + 1] for i in reversed(range(len(flags) - 1)) if flags[i] in names), default)
+
+
+class Arm:
+    def __init__(self, text):
+        self.name, _, flags = text.partition("=")
+        if not re.fullmatch(r"[\w.+-]+", self.name):
+            raise argparse.ArgumentTypeError(f"'{text}' is not a name and flags, as 'high=-l 1e-3'")
+        self.flags = shlex.split(flags)
+        self.program = []
+        if self.flags and not self.flags[0].startswith("-"):
+            path = self.flags.pop(0)
+            self.program = [sys.executable, path] if path.endswith(".py") else [path]
+            if not os.path.exists(path):
+                raise argparse.ArgumentTypeError(f"'{text}' names a program, {path}, that is not there")
+
+
+def tokens_of(pattern):
+    """How many tokens the files have"""
+    total = 0
+    for path in glob.glob(pattern or ""):
+        with open(path, "rb") as f:
+            total += struct.unpack("<3i", f.read(12))[2]
+    return total or fail(f"-j {pattern} in --common: no token files")
+
+
+class Runs:
+    """What --common, --steps and the other options make of a run"""
+
+    def __init__(self, args):
+        self.args, self.common = args, shlex.split(args.common)
+        self.val_tokens = min(args.val_tokens, tokens_of(flag_of(self.common, "-j", "--val-data")))
+        self.weights = None  # a folder, if the weights come from a file
+        self.running = set()
+
+    def flags(self, arm):
+        return [*self.common, *arm.flags]
+
+    def batch(self, arm):
+        """Tokens of a micro-batch, and of a step"""
+        flags = self.flags(arm)
+        B, T = (flag_of(flags, *names) for names in (("-b", "--batch"), ("-t", "--time")))
+        if not all(text and text.isdigit() for text in (B, T)):
+            fail(f"--common or --arm {arm.name} must have -b and -t, as numbers")
+        BT = int(B) * int(T)
+        return BT, int(flag_of(flags, "-d", "--total-batch", default=BT))
+
+    def settings(self, arm):
+        """The columns that all runs of an arm have in common"""
+        flags = shlex.join([*arm.program[-1:], *self.flags(arm)])
+        BT = self.batch(arm)[0]
+        return {"arm": arm.name, "flags": flags, "val_tokens": self.val_tokens // BT * BT, "margin": self.args.margin}
+
+    def execute(self, command, gpu):
+        """What a command prints on a GPU, or None if its numbers were not finite."""
+        environment = os.environ if gpu is None else visible([gpu])
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+            self.running.add(process)
+            out, errors = process.communicate()
+            self.running.discard(process)
+        if process.returncode == NOT_FINITE:
+            return None
+        if process.returncode:
+            said = (errors.strip() or out.strip() or "no output").splitlines()[-1]
+            fail(f"{shlex.join(command)}: exit code {process.returncode}: {said.removeprefix('error: ')}")
+        return out
+
+    def write_weights(self, seed):
+        """Writes initial weights, those of a step whose learning rate is 0."""
+        folder = os.path.join(self.weights, str(seed))
+        command = [self.args.trainer, *self.common, "--seed", str(seed), "-x", "1", "-l", "0", "-c", "0", "-u", "0"]
+        command += ["-n", "1", "-v", "0", "-m", "1", "-s", "0", "-o", folder]
+        self.execute(command, self.args.gpus[0])
+        for path in glob.glob(os.path.join(folder, "state_*")):
+            os.remove(path)
+
+    def command(self, arm, seed, steps, folder):
+        BT, _ = self.batch(arm)
+        flags = [flag.replace("{seed}", str(seed)) for flag in self.flags(arm)]
+        flags += ["-x", steps, "-m", max(1, self.val_tokens // BT), "-o", folder]
+        flags += ["-v", self.args.val_every or (steps if arm.program else 0)]  # llm.c divides by it
+        if not arm.program:
+            flags += ["--seed", seed, "-s", 0]
+        if self.weights:
+            flags += ["-e", os.path.join(self.weights, str(seed), "model_00000001.bin")]
+        return list(map(str, [*(arm.program or [self.args.trainer]), *flags]))
+
+    def row(self, arm, seed, steps, gpu):
+        """Trains; returns the row, without its provenance."""
+        with tempfile.TemporaryDirectory() as folder:
+            energy = Energy([] if gpu is None else [gpu])
+            before = energy.joules()
+            out = self.execute(self.command(arm, seed, steps, folder), gpu)
+            joules = "" if before is None else f"{energy.joules() - before:.0f}"
+            with open(os.path.join(folder, "main.log"), encoding="utf-8") as f:
+                points = re.findall(r"^s:(\d+) tel:(\S+)", f.read(), re.M)
+        ms = [float(text) for text in re.findall(r"^step .*?([\d.]+) ms", out or "", re.M)]
+        if out is not None and (len(ms) != steps or not points or int(points[-1][0]) != steps):
+            fail(f"arm {arm.name}, seed {seed}: {len(ms)} steps and {len(points)} validations, not {steps} steps")
+        timed = ms[min(len(ms) // 10 + 1, len(ms) - 1) :] if ms else [math.nan]  # the first warm up
+        row = {**self.settings(arm), "steps": steps, "seed": seed, "tokens": steps * self.batch(arm)[1]}
+        loss = float(points[-1][1]) if out is not None else math.nan
+        curve = " ".join(":".join(point) for point in points[:-1])
+        return {**row, "loss": loss, "step_ms": f"{statistics.mean(timed):.3f}", "joules": joules, "curve": curve}
+
+    def all(self, task, jobs):
+        """Calls task(*job, gpu) for each job, one at a time on each GPU. After a failure, waits for those that run."""
+        free = queue.Queue()
+        for gpu in self.args.gpus:
+            free.put(gpu)
+
+        def on_a_gpu(job):
+            gpu = free.get()
+            try:
+                task(*job, gpu)
+            finally:
+                free.put(gpu)
+
+        with ThreadPoolExecutor(len(self.args.gpus)) as pool:
+            futures = [pool.submit(on_a_gpu, job) for job in jobs]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException as error:
+                for future in futures:
+                    future.cancel()
+                for process in list(self.running) if isinstance(error, KeyboardInterrupt) else ():
+                    process.terminate()
+                raise
+
+
+def compare_with_earlier(rows, settings, path):
+    """Ends with one line where a file has rows of this arm with other settings."""
+    for row in rows:
+        for name in SETTINGS:
+            if row["arm"] == settings["arm"] and row[name] != str(settings[name]):
+                was = f"has arm {row['arm']} with {name} {row[name]}, not {settings[name]}"
+                fail(f"{path} {was}: another name, another --output, or the same {name}")
+
+
+def measure(args, provenance):
+    """Runs what the file has no row of."""
+    runs = Runs(args)
+    rows = read_rows(args.output) if os.path.exists(args.output) else []
+    for arm in args.arm:
+        compare_with_earlier(rows, {**runs.settings(arm), "gpu": provenance["gpu"]}, args.output)
+    done = {tuple(row[name] for name in KEY) for row in rows}
+    jobs = [(arm, seed, steps) for seed in range(1, args.seeds + 1) for steps in args.steps for arm in args.arm]
+    jobs = [job for job in jobs if (job[0].name, str(job[2]), str(job[1])) not in done]
+    print(f"{len(jobs)} runs, {len(args.gpus)} at a time; {args.output} has {len(rows)} rows", flush=True)
+    lock = threading.Lock()
+
+    def add(arm, seed, steps, gpu):
+        row = runs.row(arm, seed, steps, gpu)
+        with lock:
+            with contextlib.redirect_stdout(None):
+                write_rows(args.output, COLUMNS, KEY, [{**row, **provenance}])
+            print(f"{arm.name}, seed {seed}, {steps} steps: loss {row['loss']:.5f}, {row['step_ms']} ms", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        if any(arm.program for arm in args.arm):
+            runs.weights = folder
+            for seed in sorted({job[1] for job in jobs}):
+                runs.write_weights(seed)
+        runs.all(add, jobs)
+
+
+def main():
+    parser = Parser(__doc__)
+    here = len(gpus_here())
+    parser.add_argument(
+        "--arm", type=Arm, action="append", default=[], metavar="NAME=FLAGS", help="the first: baseline"
+    )
+    parser.add_argument("--common", default="", metavar="FLAGS", help="of all arms; with -e, -i, -j, -b and -t")
+    parser.add_argument("--seeds", type=positive_int, default=8, metavar="N", help="1 to N (default: %(default)s)")
+    parser.add_argument("--steps", type=positive_int, nargs="+", metavar="N", help="of whole schedules")
+    parser.add_argument("--margin", type=float, default=0.004, metavar="NATS", help="default: %(default)s")
+    parser.add_argument(
+        "--val-tokens", type=positive_int, default=LEAST_VAL_TOKENS, metavar="N", help="default: 10,000,000"
+    )
+    parser.add_argument(
+        "--val-every", type=int, default=0, metavar="N", help="steps between validations; 0: at the end"
+    )
+    parser.add_argument("--gpus", type=int, default=here, metavar="N", help="0: the CPU (default: all, %(default)s)")
+    parser.add_argument("--trainer", metavar="FILE", help="default: ./train_gpt2cu, on the CPU ./train_gpt2")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the CSV")
+    parser.add_argument("--plot", metavar="FILE", help="loss over tokens and seconds, .svg or .png")
+    args = parser.parse_args()
+    if not 0 <= args.gpus <= here:
+        fail(f"--gpus {args.gpus}: nvidia-smi shows {here} here")
+    if len({arm.name for arm in args.arm}) < len(args.arm):
+        fail("two arms have the same name")
+    if args.arm and not args.steps:
+        fail("--steps says how many steps a run has")
+    args.trainer = args.trainer or os.path.join(ROOT, "train_gpt2cu" if args.gpus else "train_gpt2")
+    provenance = gpu_provenance(gpu_query("name") if args.gpus else processor())
+    args.gpus = list(range(args.gpus)) or [None]
+    if args.arm and not os.path.exists(args.trainer):
+        fail(f"{args.trainer} is not there: make {os.path.basename(args.trainer)}")
+    if args.arm:
+        measure(args, provenance)
+    rows = read_rows(args.output)
+    names = [arm.name for arm in args.arm] or list(dict.fromkeys(row.get("arm") for row in rows))
+    rows = [row for name in names for row in rows if row.get("arm") == name]
+    if not rows or set(rows[0]) != set(COLUMNS):
+        fail(f"{args.output} has no rows of this script")
+    print("\n".join(report(rows)))
+    if args.plot:
+        plot(rows, args.plot)
+
+
+if __name__ == "__main__":
+    run(main)
