@@ -21,6 +21,7 @@ import contextlib
 import glob
 import math
 import os
+import pathlib
 import queue
 import re
 import shlex
@@ -139,33 +140,35 @@ def ratio_line(pairs):
         logs.append((math.log(tokens) - reached[0], math.log(seconds) - reached[1]))
         early |= reached[2]
     if len(logs) < len(pairs):
-        return f"    the baseline's final loss is reached with {len(logs)} of {len(pairs)} seeds"
+        return f"    reaches the baseline's final loss with {len(logs)} of {len(pairs)} seeds"
     parts = []
-    for what, values in zip(("fewer tokens", "less time"), zip(*logs)):
+    for what, values in zip(("tokens", "time"), zip(*logs)):
         mean, low, high = map(math.exp, interval(values)) if len(values) > 1 else (math.exp(values[0]), 0, math.inf)
-        parts.append(f"{mean:.3f} x {what} ({low:.3f} to {high:.3f})")
-    return f"    the baseline's final loss with {'at least ' if early else ''}{', '.join(parts)}"
+        parts.append(f"{mean:.3f} x in {what} ({low:.3f} to {high:.3f})")
+    return f"    reaches the baseline's final loss {'at least ' if early else ''}{' and '.join(parts)} sooner"
 
 
 def report(rows):
     """The lines of the report: the first arm of the rows is the baseline."""
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     margin = float(rows[0]["margin"])
-    base = {seed: found[-1] for seed, found in by_seed(rows, arms[0]).items()}
-    losses = [float(row["loss"]) for row in base.values()]
-    last = next(iter(base.values()))
+    longest = max(int(row["steps"]) for row in rows if row["arm"] == arms[0])
+    base = {seed: last for seed, (*_, last) in by_seed(rows, arms[0]).items() if int(last["steps"]) == longest}
+    losses, tokens = [float(row["loss"]) for row in base.values()], next(iter(base.values()))["tokens"]
     spread = f", standard deviation {statistics.stdev(losses):.5f}" if len(losses) > 1 else ""
-    lines = [f"{arms[0]}, the baseline: loss {statistics.mean(losses):.5f} at {int(last['tokens']):,} tokens{spread}"]
+    lines = [f"{arms[0]}, the baseline: loss {statistics.mean(losses):.5f} at {int(tokens):,} tokens{spread}"]
     for arm in arms[1:]:
-        found = by_seed(rows, arm)
-        both = [seed for seed in base if seed in found and math.isfinite(float(base[seed]["loss"]))]
-        ends = [(base[s], row) for s in both for row in found[s] if row["steps"] == base[s]["steps"]]
-        pairs = [(float(a["loss"]), float(b["loss"])) for a, b in ends]
-        lines.append(
-            difference_line(arm, pairs, margin) if pairs else f"{arm}: no seed has a run as long as the baseline's"
-        )
-        if both and all(math.isfinite(loss) for _, loss in pairs):
-            lines.append(ratio_line([(base[seed], found[seed]) for seed in both]))
+        runs = [(base[s], found) for s, found in by_seed(rows, arm).items() if s in base]
+        runs = [(own, found) for own, found in runs if math.isfinite(float(own["loss"]))]
+        pairs = [
+            (float(own["loss"]), float(row["loss"]))
+            for own, found in runs
+            for row in found
+            if row["steps"] == own["steps"]
+        ]
+        lines.append(difference_line(arm, pairs, margin) if pairs else f"{arm}: no run as long as the baseline's")
+        if runs and all(math.isfinite(loss) for _, loss in pairs):
+            lines.append(ratio_line(runs))
     if len({row["commit"] for row in rows}) > 1:
         lines.append(f"note: commits {', '.join(sorted({row['commit'] for row in rows}))}")
     if min(int(row["val_tokens"]) for row in rows) < LEAST_VAL_TOKENS:
@@ -206,9 +209,9 @@ def plot(rows, path):
 # The runs
 
 
-def flag_of(flags, *names, default=None):
-    """The last value of a flag"""
-    return next((flags[i + 1] for i in reversed(range(len(flags) - 1)) if flags[i] in names), default)
+def flag_of(flags, *names):
+    """The last value of a flag, or None"""
+    return next((flags[i + 1] for i in reversed(range(len(flags) - 1)) if flags[i] in names), None)
 
 
 class Arm:
@@ -230,7 +233,7 @@ def tokens_of(pattern):
     total = 0
     for path in glob.glob(pattern or ""):
         with open(path, "rb") as f:
-            total += struct.unpack("<3i", f.read(12))[2]
+            total += struct.unpack("<3i", f.read(12).ljust(12, b"\0"))[2]
     return total or fail(f"-j {pattern} in --common: no token files")
 
 
@@ -249,11 +252,11 @@ class Runs:
     def batch(self, arm):
         """Tokens of a micro-batch, and of a step"""
         flags = self.flags(arm)
-        B, T = (flag_of(flags, *names) for names in (("-b", "--batch"), ("-t", "--time")))
-        if not all(text and text.isdigit() for text in (B, T)):
-            fail(f"--common or --arm {arm.name} must have -b and -t, as numbers")
-        BT = int(B) * int(T)
-        return BT, int(flag_of(flags, "-d", "--total-batch", default=BT))
+        found = [flag_of(flags, *names) for names in (("-b", "--batch"), ("-t", "--time"), ("-d", "--total-batch"))]
+        if not all(text and text.isdigit() for text in found):
+            fail(f"--common or --arm {arm.name} must have -b, -t and -d, as numbers")
+        B, T, total = map(int, found)
+        return B * T, total
 
     def settings(self, arm):
         """The columns that all runs of an arm have in common"""
@@ -303,8 +306,9 @@ class Runs:
             before = energy.joules()
             out = self.execute(self.command(arm, seed, steps, folder), gpu)
             joules = "" if before is None else f"{energy.joules() - before:.0f}"
-            with open(os.path.join(folder, "main.log"), encoding="utf-8") as f:
-                points = re.findall(r"^s:(\d+) tel:(\S+)", f.read(), re.M)
+            log = pathlib.Path(folder, "main.log")
+            log = log.read_text(encoding="utf-8") if log.exists() else ""
+        points = re.findall(r"^s:(\d+) tel:(\S+)", log, re.M)
         ms = [float(text) for text in re.findall(r"^step .*?([\d.]+) ms", out or "", re.M)]
         if out is not None and (len(ms) != steps or not points or int(points[-1][0]) != steps):
             fail(f"arm {arm.name}, seed {seed}: {len(ms)} steps and {len(points)} validations, not {steps} steps")
@@ -316,14 +320,18 @@ class Runs:
 
     def all(self, task, jobs):
         """Calls task(*job, gpu) for each job, one at a time on each GPU. After a failure, waits for those that run."""
-        free = queue.Queue()
+        free, stop = queue.Queue(), threading.Event()
         for gpu in self.args.gpus:
             free.put(gpu)
 
         def on_a_gpu(job):
             gpu = free.get()
             try:
-                task(*job, gpu)
+                if not stop.is_set():
+                    task(*job, gpu)
+            except BaseException:
+                stop.set()
+                raise
             finally:
                 free.put(gpu)
 
@@ -332,10 +340,9 @@ class Runs:
             try:
                 for future in as_completed(futures):
                     future.result()
-            except BaseException as error:
-                for future in futures:
-                    future.cancel()
-                for process in list(self.running) if isinstance(error, KeyboardInterrupt) else ():
+            except KeyboardInterrupt:
+                stop.set()
+                for process in list(self.running):
                     process.terminate()
                 raise
 
@@ -382,7 +389,7 @@ def main():
     parser.add_argument(
         "--arm", type=Arm, action="append", default=[], metavar="NAME=FLAGS", help="the first: baseline"
     )
-    parser.add_argument("--common", default="", metavar="FLAGS", help="of all arms; with -e, -i, -j, -b and -t")
+    parser.add_argument("--common", default="", metavar="FLAGS", help="of all arms; with -e, -i, -j, -b, -t, -d")
     parser.add_argument("--seeds", type=positive_int, default=8, metavar="N", help="1 to N (default: %(default)s)")
     parser.add_argument("--steps", type=positive_int, nargs="+", metavar="N", help="of whole schedules")
     parser.add_argument("--margin", type=float, default=0.004, metavar="NATS", help="default: %(default)s")

@@ -36,9 +36,14 @@ POOLS = ["https://deb.debian.org/debian", "https://snapshot.debian.org/archive/d
 
 
 class Package(NamedTuple):
-    path: str  # below the pool's address
-    size: int
     sha256: str
+    size: int
+    path: str  # below the pool's address
+
+
+def packages(table):
+    words = table.split()
+    return [Package(sha256, int(size), path) for sha256, size, path in zip(words[::3], words[1::3], words[2::3])]
 
 
 def fetch(package, folder, mirror):
@@ -130,7 +135,7 @@ def write_documents(packed, store, train, val, val_tokens):
     return len(places), met - len(places)
 
 
-def make_corpus(doc, name, packages, is_wanted, documents_of, val_tokens):
+def make_corpus(doc, name, wanted, is_wanted, documents_of, val_tokens):
     """A corpus script's main(). is_wanted(name): whether a file has documents; documents_of(name, bytes): the texts."""
     parser = Parser(doc)
     parser.add_argument("--output", metavar="DIR", help=f"default: dev/data/{name}")
@@ -148,9 +153,9 @@ def make_corpus(doc, name, packages, is_wanted, documents_of, val_tokens):
     if args.sources:
         archives = [files_of_folder(args.sources, is_wanted)]
     else:
-        print(f"{len(packages)} packages of Debian, {sum(p.size for p in packages) / 1e6:,.0f} MB", flush=True)
+        print(f"{len(wanted)} packages of Debian, {sum(p.size for p in wanted) / 1e6:,.0f} MB", flush=True)
         raw = os.path.join(folder, "raw")
-        paths = [fetch(package, raw, args.mirror) for package in packages]
+        paths = [fetch(package, raw, args.mirror) for package in wanted]
         archives = [files_of_package(path, is_wanted) for path in paths]
     items = ((documents_of, *file, args.seed) for archive in archives for file in archive)
     splits = open_splits(os.path.join(folder, name), GPT2_VOCAB_SIZE)

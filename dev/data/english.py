@@ -14,40 +14,22 @@ import html
 import re
 
 from data_common import run
-from debian import Package, make_corpus
+from debian import make_corpus, packages
 
-PACKAGES = [
-    Package(
-        "pool/main/p/python3.11/python3.11-doc_3.11.2-6+deb12u8_all.deb",
-        12642400,
-        "50eb63e7f636c4281e9ce1b8f10386f1def42159eddce34fc1f41c46261df71b",
-    ),
-    Package(
-        "pool/main/d/dict-gcide/dict-gcide_0.48.5+nmu2_all.deb",
-        14800692,
-        "7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f",
-    ),
-    Package(
-        "pool/main/c/cppreference-doc/cppreference-doc-en-html_20170409-2_all.deb",
-        3592528,
-        "603e9b7ef33d08b957e287b2b1f429f2338bccf75144f91b7c9e51d3cb6a14e2",
-    ),
-    Package(
-        "pool/main/p/perl/perl-doc_5.36.0-7+deb12u3_all.deb",
-        7909200,
-        "e9e3564ff5ade27de0585835f2acad769bcc545c0a0045a9f55d5401f27f7591",
-    ),
-    Package(
-        "pool/main/w/wordnet/wordnet-base_3.0-37_all.deb",
-        6467132,
-        "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
-    ),
-    Package(
-        "pool/main/l/linux/linux-doc-6.1_6.1.176-1_all.deb",
-        37222656,
-        "0d843674607703b9ef8c1db5e715c38ed52ff23574feabfe0d961d552126859f",
-    ),
-]
+PACKAGES = packages("""
+50eb63e7f636c4281e9ce1b8f10386f1def42159eddce34fc1f41c46261df71b 12642400
+    pool/main/p/python3.11/python3.11-doc_3.11.2-6+deb12u8_all.deb
+7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f 14800692
+    pool/main/d/dict-gcide/dict-gcide_0.48.5+nmu2_all.deb
+603e9b7ef33d08b957e287b2b1f429f2338bccf75144f91b7c9e51d3cb6a14e2 3592528
+    pool/main/c/cppreference-doc/cppreference-doc-en-html_20170409-2_all.deb
+e9e3564ff5ade27de0585835f2acad769bcc545c0a0045a9f55d5401f27f7591 7909200
+    pool/main/p/perl/perl-doc_5.36.0-7+deb12u3_all.deb
+61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752 6467132
+    pool/main/w/wordnet/wordnet-base_3.0-37_all.deb
+0d843674607703b9ef8c1db5e715c38ed52ff23574feabfe0d961d552126859f 37222656
+    pool/main/l/linux/linux-doc-6.1_6.1.176-1_all.deb
+""")
 PIECE = 16_000  # characters of a dictionary that make a document
 
 RST = [  # (pattern, replacement), in this order

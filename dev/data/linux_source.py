@@ -12,15 +12,12 @@ is another mirror of Debian.
 """
 
 from data_common import run
-from debian import Package, make_corpus
+from debian import make_corpus, packages
 
-PACKAGES = [
-    Package(
-        "pool/main/l/linux/linux-source-6.1_6.1.176-1_all.deb",
-        139131140,
-        "9305d1a151b8e83dcb88aa11361e7b9513f0c252bdf7f5647e4542762d99c094",
-    )
-]
+PACKAGES = packages("""
+9305d1a151b8e83dcb88aa11361e7b9513f0c252bdf7f5647e4542762d99c094 139131140
+    pool/main/l/linux/linux-source-6.1_6.1.176-1_all.deb
+""")
 
 
 def is_source(name):

@@ -120,10 +120,11 @@ $(foreach t,test_checkpoint_writer test_checkpoint_shards test_comm test_weights
 # Scripts
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
-$(foreach t,$(filter-out test_data test_corpora test_reference test_evaluate test_scaling test_report test_cpu_step,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
+$(foreach t,$(filter-out test_data test_corpora test_loss test_reference test_evaluate test_scaling test_report test_cpu_step,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
     check,$(t),cpu,,$(python) dev/test/scripts/$(t).py))
 $(call check,test_data,cpu early,tokenize_gpt2,$(python) dev/test/scripts/test_data.py)
 $(call check,test_corpora,cpu,tokenize_gpt2,$(python) dev/test/scripts/test_corpora.py)
+$(call check,test_loss,cpu,train_gpt2,$(python) dev/test/scripts/test_loss.py)
 $(call check,test_scaling,cpu slow early,,$(python) dev/test/scripts/test_scaling.py)
 $(call check,test_report,cpu slow,,$(python) dev/test/scripts/test_report.py)
 $(call check,test_reference,cpu slow early,,$$(torch_python) dev/test/scripts/test_reference.py)

@@ -86,7 +86,7 @@ def package_of_sources(folder):
 
 def corpus_of(data, output, **settings):
     """Makes the corpus of one package in this process, as linux_source.py does; returns what it said on stderr."""
-    row = debian.Package("pool/l/linux-source-6.1_6.1+1_all.deb", len(data), hashlib.sha256(data).hexdigest())
+    row = debian.Package(hashlib.sha256(data).hexdigest(), len(data), "pool/l/linux-source-6.1_6.1+1_all.deb")
     flags = ["x", "--output", output, "--workers", "1", "--val-tokens", "300"]
     if "mirror" in settings:
         flags += ["--mirror", settings["mirror"]]

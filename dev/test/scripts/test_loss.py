@@ -1,0 +1,364 @@
+#!/usr/bin/env python3
+"""Tests of dev/bench/loss.py: synthetic curves with known answers, a stand-in for the trainer, and ./train_gpt2.
+
+python3 dev/test/scripts/test_loss.py          # 30 s; ends in 'N passed, N failed'
+"""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from unittest import mock
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
+
+import loss
+
+import unit
+from data_common import TokenFile
+from measuring_tools import program, refused
+
+# Trains nothing: the loss falls by .2 when tokens double, and scatters with the seed and, less, with the arm. -l is the
+# number of nats added; --sooner x reaches each loss with 1/x of the tokens. Two at once on one GPU are an error.
+TRAINER = """#!/usr/bin/env python3
+import glob, math, os, random, sys, time
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+steps, every, out = int(flags["-x"]), int(flags["-v"]), flags["-o"]
+gpu = os.path.join("FOLDER", "gpu" + os.environ.get("CUDA_VISIBLE_DEVICES", "none"))
+with open("FOLDER/said", "a") as f:
+    f.write(os.path.basename(gpu) + " " + " ".join(sys.argv[1:]) + "\\n")
+os.mkdir(gpu)
+time.sleep(float(flags.get("--sleep", 0)))
+with open("FOLDER/busy", "a") as f:
+    f.write(f"{len(glob.glob('FOLDER/gpu*'))} {os.getpid()}\\n")
+os.rmdir(gpu)
+os.makedirs(out, exist_ok=True)
+if "-n" in flags:
+    for name in ("model_00000001.bin", "state_00000001_00000.bin"):
+        open(os.path.join(out, name), "w").write(flags["--seed"])
+seed = flags.get("--seed") or open(flags["-e"]).read()
+if flags.get("--fails-at") == seed:
+    sys.exit("error: no memory")
+if flags.get("--diverges-at") == seed:
+    sys.exit(3)
+noise = random.Random(int(seed)).gauss(0, 0.02) + random.Random(seed + " ".join(flags)).gauss(0, 0.0025)
+with open(os.path.join(out, "main.log"), "w") as log:
+    for step in range(1, steps + 1):
+        ms = 999 if step == 1 else 100
+        print(f"step {step}/{steps} | loss 1.0 | norm 1.0 | lr 1e-3 | {ms} ms | 5 tok/s")
+        if step == steps or every and step % every == 0:
+            x = 5 - 0.2 * math.log2(step * float(flags.get("--sooner", 1))) + float(flags.get("-l", 0)) + noise
+            log.write(f"s:{step} tel:{x:.6f}\\n")
+"""
+
+
+def rows_of(arm, seed, runs, step_ms=100.0, curve=""):
+    """Rows of an arm: `runs` is [(steps, loss)]; a step is of 1,000 tokens."""
+    about = {"flags": "", "joules": "", "val_tokens": "20000000", "margin": "0.004", "curve": curve, "commit": "a"}
+    return [
+        {**about, "arm": arm, "seed": str(seed), "steps": str(s), "tokens": str(1000 * s), "loss": str(x)}
+        | {"step_ms": str(step_ms)}
+        for s, x in runs
+    ]
+
+
+def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01")):
+    """What loss.py writes with stand-ins for the trainer and nvidia-smi, as rows, and what it prints."""
+    program(folder, "train", TRAINER.replace("FOLDER", folder))
+    smi = f"-L) seq -f 'GPU %g: a' {gpus} ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
+    program(folder, "nvidia-smi", f"#!/bin/sh\ncase $* in {smi} esac\n")
+    with contextlib.redirect_stdout(io.StringIO()), TokenFile(os.path.join(folder, "val.bin"), 256) as out:
+        out.append(bytes(20000))
+        out.finish()
+    path, said = os.path.join(folder, "loss.csv"), io.StringIO()
+    command = ["loss.py", "--output", path, "--trainer", os.path.join(folder, "train"), *flags]
+    command += ["--common", f"-e d12 -i t.bin -j {folder}/val.bin -b 4 -t 64 -d 512"] if arms else []
+    for arm in arms:
+        command += ["--arm", arm]
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "COMMIT": "abcdef0"}
+    environment, arguments = mock.patch.dict(os.environ, environment), mock.patch.object(sys, "argv", command)
+    with environment, arguments, contextlib.redirect_stdout(said):
+        loss.main()
+    with open(path, newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f)), said.getvalue()
+
+
+def commands(folder):
+    with open(os.path.join(folder, "said"), encoding="utf-8") as f:
+        return f.read().splitlines()
+
+
+# ----------------------------------------------------------------------------
+# Statistics
+
+
+def test_quantiles_are_student_s(_):
+    table = {1: 6.3138, 2: 2.9200, 3: 2.3534, 4: 2.1318, 5: 2.0150, 7: 1.8946, 10: 1.8125, 20: 1.7247, 120: 1.6577}
+    for df, t in table.items():
+        assert abs(loss.t_quantile(df) - t) < 2e-3, (df, loss.t_quantile(df))
+    mean, low, high = loss.interval([1.0, 2.0, 3.0, 4.0])  # 2.5 +- 2.3534 * 1.2910 / 2
+    assert abs(mean - 2.5) < 1e-9 and abs(low - 0.98089) < 1e-4 and abs(high - 4.01911) < 1e-4, (low, high)
+    assert loss.interval([1.0]) == (1.0, -math.inf, math.inf)
+
+
+def test_what_an_interval_says(_):
+    for low, high, said in (
+        (-0.003, 0.004, "equal within 0.004"),
+        (0.001, 0.003, "equal within 0.004"),
+        (-0.005, 0.003, "undecided: more seeds"),
+        (0.001, 0.005, "higher, by 0.004 or not: more seeds"),
+        (-0.02, -0.001, "lower, by 0.004 or not: more seeds"),
+        (0.0041, 0.02, "higher by more than 0.004"),
+        (-0.02, -0.005, "lower by more than 0.004"),
+        (-math.inf, math.inf, "undecided: more seeds"),
+        (math.nan, math.nan, "undecided: more seeds"),
+    ):
+        assert loss.verdict(low, high, 0.004) == said, (low, high, loss.verdict(low, high, 0.004))
+
+
+def verdicts(difference, seeds, trials=1500):
+    """Shares of the verdicts on arms that differ so: seeds scatter by .02, and runs of a seed by .0025."""
+    draw, counts = random.Random(5), {}
+    for _ in range(trials):
+        pairs = [(x + draw.gauss(0, 0.0025), x + difference + draw.gauss(0, 0.0025))
+                 for x in (draw.gauss(3, 0.02) for _ in range(seeds))]  # fmt: skip
+        said = loss.difference_line("arm", pairs, 0.004).rpartition("pairs: ")[2]
+        counts[said] = counts.get(said, 0) + 1 / trials
+    return counts
+
+
+def test_a_fault_of_a_hundredth_is_found_with_eight_seeds(_):
+    counts = verdicts(0.01, 8)
+    assert counts["higher by more than 0.004"] > 0.97 and "equal within 0.004" not in counts, counts
+    counts = verdicts(-0.01, 8)
+    assert counts["lower by more than 0.004"] > 0.97 and "equal within 0.004" not in counts, counts
+
+
+def test_verdicts_are_wrong_as_often_as_they_may_be(_):
+    at_margin = verdicts(0.004, 8)  # 5% and what 1,500 trials scatter by
+    assert at_margin.get("equal within 0.004", 0) < 0.07 and at_margin["higher by more than 0.004"] < 0.07, at_margin
+    assert verdicts(0, 8)["equal within 0.004"] > 0.75 and verdicts(0, 16)["equal within 0.004"] > 0.98
+
+
+# ----------------------------------------------------------------------------
+# Tokens and time to equal loss
+
+
+def curve(steps, sooner=1.0, noise=0.0):
+    """Falls by .2 when tokens double."""
+    return 5 - 0.2 * math.log2(steps * sooner) + noise
+
+
+def ratios(rows):
+    lines = loss.report(rows)
+    return lines[2].strip() if len(lines) > 2 else lines
+
+
+def test_known_curves_have_their_ratios(_):
+    rows, schedules = [], []
+    for seed, noise in enumerate((0.02, -0.01, 0.03), 1):
+        points = " ".join(f"{step}:{curve(step, 1.5, noise)}" for step in (50, 100, 200, 400))
+        base = rows_of("base", seed, [(1000, curve(1000, 1, noise))])
+        rows += base + rows_of("fast", seed, [(1000, curve(1000, 1.5, noise))], 102.0, points)
+        runs = [(steps, curve(steps, 1.5, noise)) for steps in (500, 1000, 700)]
+        schedules += base + rows_of("fast", seed, runs, 102.0)
+    said = "1.500 x in tokens (1.500 to 1.500) and 1.471 x in time (1.471 to 1.471) sooner"
+    said = f"reaches the baseline's final loss {said}"
+    assert ratios(rows) == said and ratios(schedules) == said, (ratios(rows), ratios(schedules))
+    assert loss.report(rows)[1].startswith("fast: -0.11699 (-0.11699 to -0.11699) in 3 pairs: lower by more"), rows
+
+
+def test_the_spread_is_that_of_the_seeds(_):
+    rows = []
+    for seed, sooner in enumerate((1.4, 1.5, 1.6), 1):
+        rows += rows_of("base", seed, [(1000, curve(1000))])
+        rows += rows_of("fast", seed, [(steps, curve(steps, sooner)) for steps in (500, 1000)])
+    logs = [math.log(x) for x in (1.4, 1.5, 1.6)]
+    mean, low, high = (f"{math.exp(x):.3f}" for x in loss.interval(logs))
+    assert f"{mean} x in tokens ({low} to {high})" in ratios(rows) and low < "1.4" < "1.6" < high, ratios(rows)
+
+
+def test_a_loss_that_is_not_reached_has_no_ratio(_):
+    rows = rows_of("base", 1, [(1000, 3.0)]) + rows_of("base", 2, [(1000, 3.0)])
+    slow = rows_of("slow", 1, [(500, 3.5), (1000, 3.1)]) + rows_of("slow", 2, [(500, 3.5), (1000, 2.9)])
+    assert ratios(rows + slow) == "reaches the baseline's final loss with 1 of 2 seeds", ratios(rows + slow)
+    early = rows_of("early", 1, [(500, 2.9), (1000, 2.5)]) + rows_of("early", 2, [(500, 2.9), (1000, 2.5)])
+    assert "at least 2.000 x in tokens" in ratios(rows + early), ratios(rows + early)
+
+
+def test_only_runs_of_equal_seeds_and_lengths_are_paired(_):
+    rows = rows_of("base", 1, [(500, 9.0), (1000, 3.0)]) + rows_of("base", 2, [(500, 9.0)])
+    rows += rows_of("base", 3, [(1000, 4.0)]) + rows_of("arm", 3, [(1000, 4.001)])
+    rows += rows_of("arm", 1, [(500, 1.0), (1000, 3.001)]) + rows_of("arm", 2, [(500, 1.0)])
+    lines = loss.report(rows)
+    assert lines[0].startswith("base, the baseline: loss 3.50000 at 1,000,000 tokens"), lines
+    assert lines[1].startswith("arm: +0.00100 (+0.00100 to +0.00100) in 2 pairs: equal within"), lines
+    assert loss.report(rows_of("base", 1, [(9, 3.0)]) + rows_of("arm", 2, [(9, 3.0)]))[1] == (
+        "arm: no run as long as the baseline's"
+    )
+
+
+# ----------------------------------------------------------------------------
+# Runs
+
+
+def test_a_planted_fault_is_found_with_eight_seeds(folder):
+    rows, said = called(folder, "--seeds", "8", "--steps", "20", arms=("base=", "same=-c 0", "worse=-l 0.01"))
+    lines = {line.split(":")[0]: line for line in said.splitlines() if "pairs" in line}
+    assert "higher" in lines["worse"] and "equal" not in lines["worse"] and "8 pairs" in lines["worse"], said
+    assert "higher" not in lines["same"] and "lower" not in lines["same"], said
+    assert len(rows) == 24 and {row["seed"] for row in rows} == set("12345678")
+    first = rows[0]
+    found = [first[name] for name in ("tokens", "step_ms", "joules", "val_tokens", "margin", "gpu", "commit")]
+    assert found == ["10240", "100.000", "", "19968", "0.004", "NVIDIA H200", "abcdef0"], first
+    assert "note: validated on 19968 tokens; a result should have 10,000,000" in said
+    for command in commands(folder):
+        assert "-m 78 " in command and " -x 20 " in command and " -v 0 " in command, command
+
+
+def test_gpus_work_in_parallel_each_on_one_run(folder):
+    called(folder, "--seeds", "4", "--steps", "4", "--val-every", "2", arms=("base=--sleep 0.3", "other=--sleep 0.2"))
+    used = [command.split()[0] for command in commands(folder)]
+    assert len(used) == 8 and used.count("gpu0") >= 3 and used.count("gpu1") >= 3, used
+    with open(os.path.join(folder, "busy"), encoding="utf-8") as f:
+        assert {line.split()[0] for line in f} >= {"2"}, "only one GPU worked at a time"
+    assert all("-v 2 " in command for command in commands(folder))
+
+
+def test_an_interrupted_call_continues(folder):
+    arms = ("base=", "b=--fails-at 2")
+    refused("exit code 1: no memory", lambda: called(folder, "--seeds", "3", "--steps", "4", arms=arms, gpus=1))
+    before = commands(folder)
+    assert len(before) == 4, before  # base and b with seed 1, base and b with seed 2
+    os.remove(os.path.join(folder, "said"))
+    rows, said = called(folder, "--seeds", "3", "--steps", "4", arms=("base=",), gpus=1)
+    assert "1 runs, 1 at a time" in said and len(commands(folder)) == 1 and len(rows) == 4, said
+    rows, said = called(folder, "--seeds", "3", "--steps", "4", arms=("base=",), gpus=1)
+    assert "0 runs, 1 at a time" in said and len(commands(folder)) == 1 and len(rows) == 4, said
+    assert called(folder, arms=())[1].startswith("base, the baseline: loss ")
+
+
+def test_a_signal_ends_the_runs(folder):
+    called(folder, "--seeds", "1", "--steps", "4")  # writes the stand-ins
+    os.remove(os.path.join(folder, "said"))
+    command = [sys.executable, loss.__file__, "--output", f"{folder}/x.csv", "--trainer", f"{folder}/train"]
+    command += ["--steps", "4", "--arm", "a=--sleep 60", "--common", f"-i t -j {folder}/val.bin -b 4 -t 64 -d 512"]
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
+        while not os.path.exists(f"{folder}/gpu1"):
+            time.sleep(0.05)
+        start = time.monotonic()
+        process.terminate()
+        errors = process.stderr.read().decode()
+    assert time.monotonic() - start < 20 and process.returncode == 1, process.returncode
+    assert errors == "error: interrupted by SIGTERM\n", errors
+    assert len(commands(folder)) == 2, commands(folder)
+
+
+def test_other_settings_under_the_same_name_are_refused(folder):
+    called(folder, "--seeds", "1", "--steps", "4")
+    common = ("--seeds", "2", "--steps", "4")
+    other = ("base=", "worse=-l 0.02")
+    refused("has arm worse with flags", lambda: called(folder, *common, arms=other))
+    refused("has arm base with margin 0.004, not 0.005", lambda: called(folder, *common, "--margin", "0.005"))
+    refused("has arm base with val_tokens 19968, not 768", lambda: called(folder, *common, "--val-tokens", "1000"))
+
+
+def test_a_run_that_diverges_is_a_row(folder):
+    rows, said = called(folder, "--seeds", "2", "--steps", "4", arms=("base=", "high=--diverges-at 2"))
+    assert [row["loss"] for row in rows if (row["arm"], row["seed"]) == ("high", "2")] == ["nan"], rows
+    assert "high: diverged with 1 of 2 seeds" in said and "reaches" not in said, said
+
+
+def test_a_program_starts_from_the_trainer_s_weights(folder):
+    peer = program(folder, "peer", TRAINER.replace("FOLDER", folder).replace("999", "99"))
+    arms = ("base=", f"peer={peer} --number {{seed}}0")
+    rows, _ = called(folder, "--seeds", "2", "--steps", "6", arms=arms, gpus=1)
+    weights, runs = commands(folder)[:2], commands(folder)[2:]
+    assert all(f"--seed {seed} -x 1 -l 0" in weights[seed - 1] for seed in (1, 2)) and len(runs) == 4, weights
+    starts = [command.split()[-1] for command in runs]
+    assert starts[0] == starts[1] and starts[2] == starts[3] and starts[0] != starts[2], runs
+    assert starts[0].endswith("1/model_00000001.bin"), starts
+    assert "--number 10" in runs[1] and "--seed" not in runs[1] and "-v 6" in runs[1] and "--seed 1" in runs[0], runs
+    assert rows[1]["flags"].startswith(peer) and len(rows) == 4, rows[1]
+
+
+def test_a_trainer_that_stops_early_is_said(folder):
+    text = TRAINER.replace("FOLDER", folder).replace("range(1, steps + 1)", "range(1, steps)")
+    early = program(folder, "early", text)
+    arms = ("b=", f"early={early}")
+    said = "arm early, seed 1: 3 steps and 0 validations, not 4 steps"
+    refused(said, lambda: called(folder, "--seeds", "1", "--steps", "4", arms=arms))
+
+
+def test_bad_input_ends_in_one_line(folder):
+    for flags, arms, words in (
+        ([], ("base=",), "--steps says how many steps a run has"),
+        (["--steps", "4"], ("a=", "a=-c 1"), "two arms have the same name"),
+        (["--steps", "4"], ("-l 1",), "is not a name and flags"),
+        (["--steps", "4"], ("a=no/such/program -l 1",), "names a program, no/such/program, that is not there"),
+        (["--steps", "4"], ("a=-b auto",), "--arm a must have -b, -t and -d, as numbers"),
+        (["--steps", "4", "--gpus", "3"], ("a=",), "--gpus 3: nvidia-smi shows 2 here"),
+    ):
+        refused(words, lambda flags=flags, arms=arms: called(folder, "--seeds", "1", *flags, arms=arms))
+    refused("cannot read", lambda: called(folder, arms=()))
+
+
+def test_the_plot_has_a_line_for_each_arm(folder):
+    if importlib.util.find_spec("matplotlib") is None:
+        raise unit.Skipped("no matplotlib")
+    from matplotlib.axes import Axes
+
+    drawn, kept = [], Axes.plot
+    patch = mock.patch.object(
+        Axes, "plot", lambda axes, *xy, **how: drawn.append((how["label"], *xy)) or kept(axes, *xy, **how)
+    )
+    path = os.path.join(folder, "loss.svg")
+    with patch:
+        rows, _ = called(folder, "--seeds", "2", "--steps", "8", "16", "--plot", path)
+    assert [name for name, _, _ in drawn] == ["base", "base", "worse", "worse"] and os.path.getsize(path) > 1000
+    assert drawn[0][1] == [8 * 512 / 1e6, 16 * 512 / 1e6] and [round(x, 6) for x in drawn[1][1]] == [0.8, 1.6], drawn
+    ends = [float(row["loss"]) for row in rows if (row["arm"], row["steps"]) == ("base", "16")]
+    assert abs(drawn[0][2][1] - sum(ends) / 2) < 1e-9, drawn
+
+
+def test_the_trainer_itself(folder):
+    trainer = os.path.join(loss.ROOT, "train_gpt2")
+    if not os.path.exists(trainer):
+        raise unit.Skipped("there is no train_gpt2")
+    with contextlib.redirect_stdout(io.StringIO()):
+        for name in ("train", "val"):
+            with TokenFile(os.path.join(folder, f"{name}.bin"), 256) as out:
+                out.append(bytes(random.Random(name).choices(b"the quick fox", k=8000)))
+                out.finish()
+    common = f"-e gpt2:l1c32h1t32 -i {folder}/train.bin -j {folder}/val.bin -b 4 -t 32 -d 128"
+    command = [os.path.join(loss.ROOT, "dev/bench/loss.py"), "--common", common, "--gpus", "0", "--seeds", "2"]
+    command += ["--steps", "6", "--val-every", "3", "--output", f"{folder}/loss.csv"]
+    for arm in (
+        "base=-l 1e-3",
+        "same=-l 1e-3 --verify-every 2",
+        "high=-l 1e-2",
+        f"peer={trainer} -l 1e-3 --seed {{seed}} -s 0",
+    ):
+        command += ["--arm", arm]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "2"}
+    )
+    assert done.returncode == 0, done.stderr
+    with open(f"{folder}/loss.csv", newline="", encoding="utf-8") as f:
+        losses = {(row["arm"], row["seed"]): (row["loss"], row["curve"]) for row in csv.DictReader(f)}
+    assert len(losses) == 8 and len(set(losses.values())) == 4, losses
+    for seed in "12":
+        assert losses["base", seed] == losses["same", seed] == losses["peer", seed] != losses["high", seed], losses
+        assert [point.split(":")[0] for point in losses["base", seed][1].split()] == ["0", "3"], losses
+    assert "same: +0.00000 (+0.00000 to +0.00000) in 2 pairs: equal within 0.004" in done.stdout, done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(unit.run(globals()))
