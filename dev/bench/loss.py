@@ -243,11 +243,11 @@ class Runs:
     def __init__(self, args):
         self.args, self.common = args, shlex.split(args.common)
         self.val_tokens = min(args.val_tokens, tokens_of(flag_of(self.common, "-j", "--val-data")))
-        self.weights = None  # a folder, if the weights come from a file
+        self.weights = ["-e", "{weights}"] if any(arm.program for arm in args.arm) else []
         self.running = set()
 
     def flags(self, arm):
-        return [*self.common, *arm.flags]
+        return [*self.common, *arm.flags, *self.weights]
 
     def batch(self, arm):
         """Tokens of a micro-batch, and of a step"""
@@ -279,32 +279,29 @@ class Runs:
             fail(f"{shlex.join(command)}: exit code {process.returncode}: {said.removeprefix('error: ')}")
         return out
 
-    def write_weights(self, seed):
-        """Writes initial weights, those of a step whose learning rate is 0."""
-        folder = os.path.join(self.weights, str(seed))
+    def write_weights(self, seed, folder):
+        """Writes initial weights: those after a step whose learning rate is 0."""
         command = [self.args.trainer, *self.common, "--seed", str(seed), "-x", "1", "-l", "0", "-c", "0", "-u", "0"]
         command += ["-n", "1", "-v", "0", "-m", "1", "-s", "0", "-o", folder]
         self.execute(command, self.args.gpus[0])
         for path in glob.glob(os.path.join(folder, "state_*")):
             os.remove(path)
 
-    def command(self, arm, seed, steps, folder):
+    def command(self, arm, seed, steps, weights, folder):
         BT, _ = self.batch(arm)
-        flags = [flag.replace("{seed}", str(seed)) for flag in self.flags(arm)]
+        flags = [flag.replace("{seed}", str(seed)).replace("{weights}", weights) for flag in self.flags(arm)]
         flags += ["-x", steps, "-m", max(1, self.val_tokens // BT), "-o", folder]
         flags += ["-v", self.args.val_every or (steps if arm.program else 0)]  # llm.c divides by it
         if not arm.program:
             flags += ["--seed", seed, "-s", 0]
-        if self.weights:
-            flags += ["-e", os.path.join(self.weights, str(seed), "model_00000001.bin")]
         return list(map(str, [*(arm.program or [self.args.trainer]), *flags]))
 
-    def row(self, arm, seed, steps, gpu):
+    def row(self, arm, seed, steps, weights, gpu):
         """Trains; returns the row, without its provenance."""
         with tempfile.TemporaryDirectory() as folder:
             energy = Energy([] if gpu is None else [gpu])
             before = energy.joules()
-            out = self.execute(self.command(arm, seed, steps, folder), gpu)
+            out = self.execute(self.command(arm, seed, steps, weights, folder), gpu)
             joules = "" if before is None else f"{energy.joules() - before:.0f}"
             log = pathlib.Path(folder, "main.log")
             log = log.read_text(encoding="utf-8") if log.exists() else ""
@@ -369,17 +366,15 @@ def measure(args, provenance):
     lock = threading.Lock()
 
     def add(arm, seed, steps, gpu):
-        row = runs.row(arm, seed, steps, gpu)
+        row = runs.row(arm, seed, steps, os.path.join(folder, str(seed), "model_00000001.bin"), gpu)
         with lock:
             with contextlib.redirect_stdout(None):
                 write_rows(args.output, COLUMNS, KEY, [{**row, **provenance}])
             print(f"{arm.name}, seed {seed}, {steps} steps: loss {row['loss']:.5f}, {row['step_ms']} ms", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        if any(arm.program for arm in args.arm):
-            runs.weights = folder
-            for seed in sorted({job[1] for job in jobs}):
-                runs.write_weights(seed)
+        for seed in sorted({job[1] for job in jobs}) if runs.weights else ():
+            runs.write_weights(seed, os.path.join(folder, str(seed)))
         runs.all(add, jobs)
 
 

@@ -282,11 +282,13 @@ def test_a_program_starts_from_the_trainer_s_weights(folder):
     rows, _ = called(folder, "--seeds", "2", "--steps", "6", arms=arms, gpus=1)
     weights, runs = commands(folder)[:2], commands(folder)[2:]
     assert all(f"--seed {seed} -x 1 -l 0" in weights[seed - 1] for seed in (1, 2)) and len(runs) == 4, weights
-    starts = [command.split()[-1] for command in runs]
+    starts = [command.split(" -e ")[-1].split()[0] for command in runs]
     assert starts[0] == starts[1] and starts[2] == starts[3] and starts[0] != starts[2], runs
     assert starts[0].endswith("1/model_00000001.bin"), starts
     assert "--number 10" in runs[1] and "--seed" not in runs[1] and "-v 6" in runs[1] and "--seed 1" in runs[0], runs
     assert rows[1]["flags"].startswith(peer) and len(rows) == 4, rows[1]
+    alone = ("base=",)
+    refused("has arm base with flags", lambda: called(folder, "--seeds", "3", "--steps", "6", arms=alone, gpus=1))
 
 
 def test_a_trainer_that_stops_early_is_said(folder):
