@@ -21,7 +21,7 @@
 # PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
 # GPU_ARCH=90                                      compute capability to build for, not this machine's; empty: 8.0 and 9.0
-# USE_OPENMP=0  USE_CBLAS=1                        for the CPU programs: one core; GEMMs by an installed CBLAS
+# USE_OPENMP=0                                     for the CPU programs: one core
 # WERROR=                                          lets the warnings of a newer compiler pass
 # PREFIX=/usr/local DESTDIR=                       of make install
 
@@ -59,17 +59,6 @@ $(info no OpenMP in $(CC): the CPU programs will use one core)
 endif
 endif
 CFLAGS += $(openmp)
-
-# USE_CBLAS=1: GEMMs by the CBLAS that pkg-config finds. It is not the default: OpenBLAS 0.3.21 was slower than our own
-# GEMM (dev/LOG.md), and gives other bits with another number of threads.
-ifeq ($(USE_CBLAS),1)
-cblas := $(firstword $(foreach lib,openblas blis mkl-sdl,$(shell pkg-config --exists $(lib) 2>/dev/null && echo $(lib))))
-ifeq ($(cblas),)
-$(error USE_CBLAS=1: pkg-config finds none of openblas, blis and mkl-sdl; install one, or leave USE_CBLAS out)
-endif
-CFLAGS += -DUSE_CBLAS $(shell pkg-config --cflags $(cblas))
-LDLIBS += $(shell pkg-config --libs $(cblas))
-endif
 
 # ----------------------------------------------------------------------------
 # The GPU side

@@ -172,9 +172,5 @@ static inline void cast_from_fp32(floatX* out, const float* in, size_t n, cudaSt
     cast_from_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(out, in, n);
     cuda_try(cudaGetLastError());
 }
-static inline void cast_to_fp32(float* out, const floatX* in, size_t n, cudaStream_t stream) {
-    cast_to_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(out, in, n);
-    cuda_try(cudaGetLastError());
-}
 
 #endif
