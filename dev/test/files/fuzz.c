@@ -114,6 +114,11 @@ static int fuzz_fclose(FILE* file) {
     return (fclose)(file);
 }
 
+static ssize_t fuzz_write_bytes(int fd, const void* bytes, size_t count) {
+    if (fd != STDERR_FILENO) { return (write)(fd, bytes, count); }
+    return (ssize_t)fwrite(bytes, 1, count, fuzz_stderr);
+}
+
 #undef stderr
 #undef stdout
 #define stderr fuzz_stderr
@@ -124,6 +129,7 @@ static int fuzz_fclose(FILE* file) {
 #define free(p) fuzz_free(p)
 #define fopen(path, mode) fuzz_fopen(path, mode)
 #define fclose(file) fuzz_fclose(file)
+#define write(fd, bytes, count) fuzz_write_bytes(fd, bytes, count)
 
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/run/flags.h"
@@ -139,6 +145,7 @@ static int fuzz_fclose(FILE* file) {
 #undef free
 #undef fopen
 #undef fclose
+#undef write
 #undef stderr
 #undef stdout
 

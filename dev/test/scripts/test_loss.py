@@ -22,7 +22,7 @@ import loss
 
 import unit
 from data_common import TokenFile
-from measuring_tools import program, refused
+from unit import program, refused
 
 # Trains nothing: the loss falls by .2 when tokens double, and scatters with the seed and, less, with the arm. -l is the
 # number of nats added; --sooner x reaches each loss with 1/x of the tokens. Two at once on one GPU are an error.
