@@ -28,7 +28,8 @@ static int connect_here_(int fd, const struct sockaddr* to, socklen_t length) {
         errno = ENETUNREACH;
         return -1;
     }
-    if ((elsewhere && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) ||
+    if ((is_behind && address.sin_addr.s_addr == htonl(INADDR_ANY)) || // which is no address to others
+        (elsewhere && address.sin_addr.s_addr == htonl(INADDR_LOOPBACK)) ||
         (only_rank_0 && ntohs(address.sin_port) != port)) {
         errno = ECONNREFUSED;
         return -1;
