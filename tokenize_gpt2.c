@@ -326,13 +326,14 @@ static void load_tokenizer(Tokenizer* t, const char* path) {
     check(tokenizer_prepare_encode(t));
 }
 
-// Ends the program with one line if --output is one of the files that are read, whatever its name is there.
+// Ends the program with one line if --output is one of the files that are read, or the tokenizer, whatever its name is there.
 static void check_output(const Options* o, char** files, int count) {
     struct stat out, in;
-    for (int i = 0; o->output != NULL && i < count; i++) {
-        if (stat(o->output, &out) != 0 || stat(files[i], &in) != 0) { continue; }
+    for (int i = -1; o->output != NULL && i < count; i++) {
+        const char* name = i < 0 ? o->tokenizer : files[i];
+        if (stat(o->output, &out) != 0 || stat(name, &in) != 0) { continue; }
         if (in.st_dev != out.st_dev || in.st_ino != out.st_ino) { continue; }
-        fatal("--output %s is %s, which is read; name another file", o->output, files[i]);
+        fatal("--output %s is %s, which is read; name another file", o->output, name);
     }
 }
 

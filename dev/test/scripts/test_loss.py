@@ -68,6 +68,17 @@ def rows_of(arm, seed, runs, step_ms=100.0, curve=""):
     ]
 
 
+class Joules:
+    """A stand-in for scaling.Energy: a GPU that has used 7 J more whenever it is asked."""
+
+    def __init__(self, gpus):
+        self.used = 7 * len(gpus)
+
+    def joules(self):
+        self.used += 7
+        return self.used
+
+
 def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01")):
     """What loss.py writes with stand-ins for the trainer and nvidia-smi, as rows, and what it prints."""
     program(folder, "train", TRAINER.replace("FOLDER", folder))
@@ -83,7 +94,8 @@ def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01")):
         command += ["--arm", arm]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "COMMIT": "abcdef0"}
     environment, arguments = mock.patch.dict(os.environ, environment), mock.patch.object(sys, "argv", command)
-    with environment, arguments, contextlib.redirect_stdout(said):
+    energy = mock.patch.object(loss, "Energy", Joules)
+    with environment, arguments, energy, contextlib.redirect_stdout(said):
         loss.main()
     with open(path, newline="", encoding="utf-8") as f:
         return list(csv.DictReader(f)), said.getvalue()
@@ -216,7 +228,7 @@ def test_a_planted_fault_is_found_with_eight_seeds(folder):
     assert len(rows) == 24 and {row["seed"] for row in rows} == set("12345678")
     first = rows[0]
     found = [first[name] for name in ("tokens", "step_ms", "joules", "val_tokens", "margin", "gpu", "commit")]
-    assert found == ["10240", "100.000", "", "19968", "0.004", "NVIDIA H200", "abcdef0"], first
+    assert found == ["10240", "100.000", "7", "19968", "0.004", "NVIDIA H200", "abcdef0"], first
     assert "note: validated on 19968 tokens; a result should have 10,000,000" in said
     for command in commands(folder):
         assert "-m 78 " in command and " -x 20 " in command and " -v 0 " in command, command

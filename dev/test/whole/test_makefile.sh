@@ -62,6 +62,12 @@ refuses() {
     ! run_make "$@" && grep -qF -- "$text" "$dir/err"
 }
 
+mkdir "$dir/no_gpu"
+printf '#!/usr/bin/env bash\nexit 9\n' >"$dir/no_gpu/nvidia-smi"
+chmod +x "$dir/no_gpu/nvidia-smi"
+# shellcheck disable=SC2317 # check calls it
+without_gpu() { PATH="$dir/no_gpu:$PATH" "$@"; }
+
 check "make cuda builds" run_make cuda
 check "in precisions that exist" is "$(precisions)" "PRECISION_BF16 PRECISION_FP16 PRECISION_FP32 "
 # the same program under another name would differ in its -o, -MF and -MT only
@@ -137,8 +143,8 @@ all_programs() { # JSON, with an entry for each program
 assert names >= {*glob.glob("*.c"), *glob.glob("*.cu"), *glob.glob("dev/*/*.c"), *glob.glob("dev/*/*.cu")}, names'
 }
 check "names every program" all_programs
-check "make profile says that it needs a GPU" refuses "no GPU here" profile
-check "make compete says it before it builds" refuses "no GPU here" compete
+check "make profile says that it needs a GPU" without_gpu refuses "no GPU here" profile
+check "make compete says it before it builds" without_gpu refuses "no GPU here" compete
 check "and builds nothing" is "$(number_of_calls)" 0
 
 # A new variant is in the lists by its file, and trains by its rule.
@@ -208,10 +214,7 @@ case "$*" in
 esac
 EOF
 chmod +x "$dir/nvidia-smi"
-mkdir "$dir/no_gpu"
 record=dev/test/gpu_runs.csv
-printf '#!/usr/bin/env bash\nexit 9\n' >"$dir/no_gpu/nvidia-smi"
-chmod +x "$dir/no_gpu/nvidia-smi"
 cp $record "$dir/header"
 recorded() { CHECK_TIMEOUT=2 RECORD=1 PATH="$dir:$PATH" run_make checks_of_test="$1" CHECK_JOBS=4 test "${@:2}"; }
 refuses_record() { local text=$1; shift; ! recorded "$@" && grep -qF -- "$text" "$dir/err" && cmp $record "$dir/header"; }
@@ -263,7 +266,7 @@ for wrong in WRONG_TRAINER WRONG_GENERATOR WRONG_TEST; do
 done
 check "RECORD=1 writes the seconds under load" env RECORD=1 PATH="$dir:$PATH" dev/test/whole/gpu_load.sh 1 ./trainer.sh ./generator.sh ./load_test.sh
 check "in its row" eval 'tail -n 1 $record | grep -qE "^[^,]*,$hash\+,NVIDIA H100,2,.*,[1-9][0-9]*,0,0,[0-9]+,1$"'
-check "make load says that it needs a GPU" refuses "no GPU here" load
+check "make load says that it needs a GPU" without_gpu refuses "no GPU here" load
 check "a variant that does not exist is named" refuses "ATTENTION_FORWARD=none: no such variant" train_gpt2cu ATTENTION_FORWARD=none
 check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_gpt2cu ATTENTION_BACKWARD=flash3
 # what make clean removes is in neither a commit nor an image
