@@ -133,6 +133,18 @@ static inline const char* cli_default_text_(const CliProgram* p, const CliFlag* 
                                                       : f->default_text;
 }
 
+// A flag and what it does: one line, or two where they are longer than 120 columns.
+static inline void cli_help_line_(const CliProgram* p, const CliFlag* f, FILE* out) {
+    char flag[128], words[1024];
+    const char *choices = f->type == CLI_text && !cli_any_text_(f) ? f->choices : "",
+               *otherwise = cli_default_text_(p, f);
+    snprintf(flag, sizeof(flag), "  %-3s %s %s", f->short_name ? f->short_name : "", f->long_name, cli_value_text_(f));
+    snprintf(words, sizeof(words), "%s%s%s%s%s%s", f->help, choices[0] ? ": " : "", choices,
+             otherwise ? " (default " : "", otherwise ? otherwise : "", otherwise ? ")" : "");
+    int is_short = strlen(flag) <= 34 && strlen(words) <= 120 - 35;
+    fprintf(out, is_short ? "%-34s %s\n" : "%s\n        %s\n", flag, words);
+}
+
 // Prints the usage text of this build of a program to `out`.
 static inline void cli_help(const CliProgram* p, FILE* out) {
     const char* heading = NULL; // one that waits for a flag of this build
@@ -145,13 +157,9 @@ static inline void cli_help(const CliProgram* p, FILE* out) {
         if (!(f->who & CLI_TRAINER)) { continue; }
         if (heading != NULL) { fprintf(out, "\n%s\n", heading); }
         heading = NULL;
-        fprintf(out, "  %-3s %s %s\n        %s", f->short_name ? f->short_name : "", f->long_name, cli_value_text_(f),
-                f->help);
-        if (f->type == CLI_text && !cli_any_text_(f)) { fprintf(out, ": %s", f->choices); }
-        if (cli_default_text_(p, f) != NULL) { fprintf(out, " (default %s)", cli_default_text_(p, f)); }
-        fputc('\n', out);
+        cli_help_line_(p, f, out);
     }
-    fprintf(out, "      --help, --version\n        prints this text, or only the version\n");
+    fprintf(out, "      --help, --version            prints this text, or only the version\n");
 }
 
 // Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
