@@ -114,9 +114,10 @@ static inline void doctor_attention(Doctor* d) {
     DoctorTensor device_qkv(qkv), device_dout(dout), out(n), dqkv(3 * n);
     DoctorMemory statistics(2 * rows * sizeof(float)), scratch(attention_backward_scratch_bytes(B, T, NH, HS) + 256);
     float *l = (float*)statistics.data, *m = l + rows;
+    floatX *x = device_qkv, *dx = dqkv, *y = out, *dy = device_dout; // which step_kernels.cu keeps for later
     if (status_now() == STATUS_OK) {
-        attention_forward(out, l, m, device_qkv, B, T, NH, HS, nullptr);
-        attention_backward(dqkv, device_dout, device_qkv, out, l, m, scratch.data, B, T, NH, HS, nullptr);
+        attention_forward(y, l, m, x, B, T, NH, HS, nullptr);
+        attention_backward(dx, dy, x, y, l, m, scratch.data, B, T, NH, HS, nullptr);
     }
     const double error = out.error(out_reference), backward_error = dqkv.error(dqkv_reference);
     char name[64];
