@@ -10,8 +10,8 @@
 A line of code is drawn, then one of universalmutator's mutants of it: + for -, < for <=, a statement left out. make's
 dependencies say which checks its file concerns: the test of the same name first, then the most specific. The first that
 fails twice, or hangs, refuses the mutant. What does not compile, or compiles to what was there before, is not counted.
-Survivors go to dev/test/mutants.csv without a verdict: write `gap`, or `equivalent` and the reason. An outcome is kept
-in build/mutants until its line changes.
+Survivors go to dev/test/mutants.csv without a verdict: write `gap`, or `equivalent` and the reason, or `gone` where the
+line has left the tree since. An outcome is kept in build/mutants until its line changes.
 
 Each job has a copy of the sources with a warm build. Mutants run as root in namespaces of their own, where all but
 their copy is read-only: one that kills process -1 or removes / does no harm. Costs a `make test` to begin with, then
@@ -334,12 +334,13 @@ def read_table():
 def write_table(side, drawn, rows, summaries):
     """Writes the table, with the summary of a side of which so many mutants were drawn; prints that."""
     verdicts = [row["verdict"] for row in rows if row["side"] == side]
-    equivalent, since = verdicts.count("equivalent"), verdicts.count("refused")
-    left = len(verdicts) - equivalent - since
-    share = 100 * (drawn - equivalent - left) / max(drawn - equivalent, 1)
+    equivalent, since, gone = (verdicts.count(verdict) for verdict in ("equivalent", "refused", "gone"))
+    left, judged = len(verdicts) - equivalent - since - gone, drawn - equivalent - gone
+    share = 100 * (judged - left) / max(judged, 1)
     summaries[side] = (
         f"# {side}: {drawn} drawn; {drawn - len(verdicts)} refused; {len(verdicts)} survived: {equivalent} equivalent, "
-        f"{since} refused by tests added since, {left} gaps; {share:.1f}% refused without the equivalent"
+        f"{since} refused by tests added since, {gone} gone, {left} gaps; "
+        f"{share:.1f}% refused without the equivalent and the gone"
     )
     with open(TABLE, "w", encoding="utf-8", newline="") as f:
         f.writelines(summaries[s] + "\n" for s in sorted(summaries))

@@ -94,7 +94,10 @@ def test_the_table_keeps_verdicts_and_counts(folder):
     summaries, rows = mutants.read_table()
     verdicts = [row["verdict"] for row in rows if row["side"] == "cpu"]
     assert verdicts == ["equivalent", "refused", "", ""] and rows[1]["reason"] == "test_cli", rows
-    assert "1 equivalent, 1 refused by tests added since, 2 gaps; 77.8%" in summaries["cpu"], summaries  # 7 of 9
+    assert "1 equivalent, 1 refused by tests added since, 0 gone, 2 gaps; 77.8%" in summaries["cpu"]  # 7 of 9
+    rows[-1].update(verdict="gone")
+    mutants.write_table("gpu", 10, rows, summaries)
+    assert "1 gone, 0 gaps; 100.0%" in mutants.read_table()[0]["gpu"], summaries
     write(folder, "other.h", "x\n")
     mutants.CLEAN = folder
     os.makedirs(os.path.join(folder, "llmc/comm"))
