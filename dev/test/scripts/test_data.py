@@ -230,6 +230,8 @@ def test_evaluation_file_reads_back(folder):
     assert at == len(words)
     assert header == (20240522, 1, 2, longest, *[0] * 120)
     assert checksum.verify(path)
+    long = {"label": 0, "ctx_tokens": [1] * 32762, "ending_tokens": []}  # with five words and a length: 2^16 bytes
+    expect_failure(lambda: data_common.write_evaluation_file(path, [long]), path, "example 0 takes 65,536 bytes")
 
 
 def test_gpt2_table_decodes_every_token(folder):

@@ -9,6 +9,8 @@ import contextlib
 import io
 import os
 import sys
+import types
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
 
@@ -38,7 +40,7 @@ def test_rows_say_what_was_measured_and_where(folder):
     for row in rows:
         assert list(row) == generate.COLUMNS and None not in row.values(), row
         assert (row["prompt"], row["new"], row["tokens_per_s"], row["step_us"]) == ("16", "32", "100.0", "900.00"), row
-        assert (row["gpu"], row["driver"], row["commit"]) == ("NVIDIA H200", "580.1", "abcdef0"), row
+        assert [row[c] for c in ("gpu", "driver", "cuda", "commit")] == ["NVIDIA H200", "580.1", "13.0", "abcdef0"], row
     assert "flashgpt,d48,1,16,32,100.0" in said, said
 
 
@@ -52,6 +54,18 @@ def test_cases_are_chosen_and_checked(folder):
     assert [(row["model"], row["batch"]) for row in rows] == [("d12", "7"), ("d48", "2")], rows
     for text in ("d13:1", "d12", "d12:0", ":1"):
         unit.refused("is not", generate.case, text, error=argparse.ArgumentTypeError)
+
+
+def test_rounds_are_timed_but_for_the_first(_folder):
+    clock = iter([0, 200, 203, 300, 305])  # the beginning of one that warms up, and beginnings and ends of two
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(synchronize=lambda: None))
+    prompt = types.SimpleNamespace(shape=(1, 4))
+    with (
+        mock.patch.dict(sys.modules, torch=torch),
+        mock.patch.object(generate.time, "perf_counter", lambda: next(clock)),
+    ):
+        seconds = generate.timed(lambda _, new: types.SimpleNamespace(shape=(1, 4 + new)), prompt, 3, 2)
+    assert seconds == [3, 5], seconds
 
 
 def peers(row_of):

@@ -289,6 +289,7 @@ def test_plots_have_peers_decode_and_matmul(folder):
     assert "cuDNN, steady" in forward and "FlashAttention-2" not in forward and "B 8" in forward
     assert "cuDNN" not in backward and "a kernel that only reads" in decode
     assert "fc 4096,768,3072" in matmul and "wgmma" in matmul
+    assert all("<!-- 0 -->" in picture for picture in (forward, backward)), "they begin at 0"
 
 
 def program(path, header, rows):

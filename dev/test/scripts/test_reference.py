@@ -158,6 +158,18 @@ def test_checkpoints_read_back(folder):
     assert path in error and "its header describes a model of" in error
 
 
+def test_what_the_trainers_are_tested_against_is_written(folder):
+    sizes = "--layers 1 --heads 1 --channels 32 --context 8 --vocab 7 --batch 2 --time 4 --error-batches 1"
+    said, _ = run("write_reference.py", "--init", "test", *sizes.split(), "--output", f"{folder}/small")
+    for name in ("small.bin", "small_bf16.bin", "small_debug_state.bin"):
+        path = os.path.join(folder, name)
+        assert f"{path}: {os.path.getsize(path):,} bytes\n" in said, (name, said)
+    net = formats.read_model(f"{folder}/small.bin").double()
+    state = read_state(f"{folder}/small_debug_state.bin", net.config)
+    assert abs(net(state["x"], state["y"])[1].item() / state["loss"][0] - 1) < 1e-6
+    assert state["losses"].argmin() == 9 and f"{folder}/small_bf16_errors.csv: " in said, state["losses"]
+
+
 def test_hugging_face_checkpoints_are_transposed(folder):
     """Written by Hugging Face's conventions from known weights, and read back to the same weights."""
     net = model.GPT2(model.Config(10, 7, 2, 2, 64))
@@ -237,7 +249,10 @@ def test_training_lowers_the_loss(folder):
     np.concatenate([header.view(np.uint16), run_of_tokens]).tofile(tokens)
     out = os.path.join(folder, "log")
     data = ["-e", path_of("tiny.bin"), "-i", tokens, "-j", tokens, "-o", out, "--device", "cpu", "--dtype", "float32"]
-    run("train_reference.py", *data, "-b", 1, "-t", 64, "-x", 20, "-l", "1e-3", "-v", 0)
+    said, _ = run("train_reference.py", *data, "-b", 1, "-t", 64, "-x", 20, "-l", "1e-3", "-v", 0)
+    assert re.search(r"^val loss [\d.]+\nmedian of the last three quarters: [\d.]+ ms, [\d,]+ tok/s\n$", said, re.M), (
+        said
+    )
     lines = unit.read(os.path.join(out, "main.log")).splitlines()
     losses = [float(line.split("trl:")[1].split()[0]) for line in lines[:-1]]
     assert len(losses) == 20 and losses[-1] < losses[0] - 1 and lines[-1].startswith("s:20 tel:")
@@ -258,6 +273,9 @@ def test_a_pytorch_step_is_timed(_):
     try:
         import time_torch
 
+        sys.argv = ["time_torch.py"]
+        args = time_torch.parse_arguments()
+        assert (args.model, args.steps, args.warm_up, args.compile) == ("d12", 30, 10, 1), args
         time_torch.SIZES = {"d12": (1, 2, 32)}
         for sdpa in ("auto", "cudnn", "flash"):
             flags = (

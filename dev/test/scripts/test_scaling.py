@@ -140,6 +140,8 @@ def test_the_rows_of_an_earlier_call_go(folder):
     measured(folder, "--models", "d12", "--others")
     _, rows, _ = measured(folder, "--models", "d12", "--others", "--rounds", "1")
     assert len(rows) == 2, rows
+    for row in rows:  # nearly all of HASTY's time is that of its last step
+        assert float(row["ms"]) * int(row["steps"]) > 90, row
 
 
 def test_what_was_measured_before_a_run_failed_is_kept(folder):
@@ -150,6 +152,11 @@ def test_what_was_measured_before_a_run_failed_is_kept(folder):
         del os.environ["FAILS_WITH"]
     with open(os.path.join(folder, "scaling.csv"), newline="", encoding="utf-8") as f:
         assert [row["gpus"] for row in csv.DictReader(f)] == ["1", "2"]
+
+
+def test_what_is_profiled_is_what_make_builds(folder):
+    rules = unit.read(os.path.join(scaling.ROOT, "dev", "test", "checks.mk"))
+    assert f"\n{os.path.relpath(scaling.PROFILE, scaling.ROOT)}: " in rules, scaling.PROFILE
 
 
 def test_too_few_gpus_are_refused(folder):
