@@ -50,7 +50,8 @@ def bench(folder, script, *arguments):
 
 
 def test_a_row_has_medians_minima_and_memory_of_both(folder):
-    rows, _ = bench(folder, "cpu_step", "llm.c", "2")
+    rows, said = bench(folder, "cpu_step", "llm.c", "2")
+    assert "B=4 T=64 round 1: ours 16.0 ms, llm.c 85.0 ms\n" in said, said
     columns = ["commit", "B", "T", "ms", "ms_llmc", "ratio", "ms_min", "ms_min_llmc", "peak_mib", "peak_mib_llmc"]
     found = [[row[name] for name in columns] for row in rows]
     figures = ["16", "85", "5.31", "12.0", "80.0", "70", "90"]

@@ -30,6 +30,7 @@ for row in "GEMM against fp64" attention "its gradient" "host memory" "write, fs
     check "$row is ok" is ok "$row"
 done
 check "nothing is not ok" rows_not_ok 0
+check "all rows are counted" grep -qx "$(grep -cE '^\| [a-zA-Z].* \| (ok|-|NOT OK)  ' "$dir/table") checked, 0 not ok" "$dir/table"
 check "the files are verified by their checksums" is ok "training data" "intact, by their checksums"
 check "nothing is left behind" test ! -e "$dir/new"
 
