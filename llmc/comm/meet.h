@@ -86,6 +86,9 @@ static inline Status comm_file_wait(const char* path, double deadline, struct so
     char address[64];
     int found, port;
     while ((found = comm_file_read_(path, address, &port, secret)) == 0) {
+        if (wall_seconds() > deadline && !file_missing(path)) {
+            return status_fail("the rendezvous file %s is not whole; remove it, or name another folder (-pf)", path);
+        }
         if (wall_seconds() > deadline) {
             return status_fail("rank 0 has not written the rendezvous file %s until --connect-timeout; was it started, "
                                "and does it see the same folder?",

@@ -122,6 +122,15 @@ static inline int comm_is_digits(const char* name) {
     return inet_aton(name, &digits) != 0;
 }
 
+// Fails for a loopback address while that interface is down: nobody can listen on it, nor connect.
+static inline Status comm_check_loopback_(struct sockaddr_in address) {
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0); // its connect sends nothing
+    int is_down = comm_is_loopback(address) && fd >= 0 &&
+                  connect(fd, (struct sockaddr*)&address, sizeof(address)) != 0 && errno == ENETUNREACH;
+    if (fd >= 0) { close(fd); }
+    return is_down ? status_fail("the loopback interface is down; bring it up: ip link set lo up") : STATUS_OK;
+}
+
 // The IPv4 address that this machine has for a name or digits. A name that is not known yet (of a pod that is about to start)
 // is looked up again until the deadline.
 static inline Status comm_look_up_until(struct sockaddr_in* address, const char* name, int port, double deadline,
@@ -141,7 +150,7 @@ static inline Status comm_look_up_until(struct sockaddr_in* address, const char*
         comm_pause(wait, NULL, 0, 500);
     }
     address->sin_port = htons((uint16_t)port);
-    return STATUS_OK;
+    return comm_check_loopback_(*address);
 }
 
 // The IPv4 address of rank 0, from a name or digits. Many systems give their own name a loopback address (127.0.1.1 of
@@ -205,9 +214,6 @@ static inline Status comm_connect(int* fd, struct sockaddr_in to, double deadlin
         close(*fd);
         *fd = -1;
         if (error == ECONNREFUSED && gone != NULL) { return status_fail("%s", gone); }
-        if (error == ENETUNREACH && comm_is_loopback(to)) {
-            return status_fail("the loopback interface is down; bring it up: ip link set lo up");
-        }
         if (wall_seconds() > deadline) {
             return status_fail("no connection to %s port %d until --connect-timeout: %s; was rank 0 started there?",
                                inet_ntoa(to.sin_addr), ntohs(to.sin_port), strerror(error));

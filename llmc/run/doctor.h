@@ -112,13 +112,16 @@ static inline Status run_doctor_hellaswag_(const char* path, int* has_checksums)
     return run_doctor_checked_(path, EVAL_MAGIC, "multiple-choice evaluation file", has_checksums);
 }
 
-// A row for each file of a flag that is not intact, and one for the others. What is missing may be so where it is the flag's
-// default.
+// A row for each file of a flag that is not intact, and one for the others. A missing file is a fault unless it is
+// the flag's default.
 static inline void run_doctor_files_of_(Doctor* d, const char* name, const char* pattern, const char* default_pattern,
                                         DoctorVerify verify, const char* fix) {
     glob_t paths;
     size_t whole = 0, unchecked = 0;
-    if (token_file_glob(&paths, pattern) != 0) {
+    char* alone[] = {(char*)pattern};
+    int is_pattern = verify == run_doctor_tokens_;
+    paths.gl_pathc = 1, paths.gl_pathv = alone;
+    if (is_pattern ? token_file_glob(&paths, pattern) != 0 : file_missing(pattern)) {
         int is_default = strcmp(pattern, default_pattern) == 0;
         doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, fix, "%s: no such file", pattern);
         return;
@@ -138,7 +141,7 @@ static inline void run_doctor_files_of_(Doctor* d, const char* name, const char*
     } else if (whole > 0) {
         doctor_row(d, DOCTOR_OK, name, NULL, "%zu of %s; %zu without checksums", whole, pattern, unchecked);
     }
-    globfree(&paths);
+    if (is_pattern) { globfree(&paths); }
 }
 
 static inline void run_doctor_files_(Doctor* d, const Options* o) {

@@ -95,7 +95,8 @@ static inline char* launch_settings(const Options* o) {
     fprintf(lines, "the program %s\n", program);
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        if (!(f->who & CLI_TRAINER) || (f->effect == CLI_COMMAND && i >= CLI_INDEX_gpus)) { continue; }
+        int is_start = f->effect == CLI_COMMAND && i >= CLI_INDEX_gpus && i != CLI_INDEX_fault_timeout;
+        if (!(f->who & CLI_TRAINER) || is_start) { continue; }
         const char* value = i == CLI_INDEX_output_dir && o->output_dir ? "given" : cli_value(o, f, number);
         fprintf(lines, "%s %s\n", f->long_name, value[0] != '\0' ? value : "-");
     }

@@ -260,7 +260,9 @@ static inline void step_log_take_stdout(StepLog* log) {
     }
 }
 
-// Removes an incomplete last line. Leaves a file alone in which a line does not begin like a log's. `flag` and `way` are of
+enum { STEP_LOG_LAST_LINE = 1 << 20 }; // bytes: no line of a log is as long
+
+// Removes an incomplete last line. Leaves a file alone in which a line does not begin like a log's, or is too long. `flag` and `way` are of
 // errors: what names the file, if not the folder, and what to do.
 static inline void step_log_mend_(const char* flag, const char* path, const char* way) {
     char* line = NULL;
@@ -277,7 +279,10 @@ static inline void step_log_mend_(const char* flag, const char* path, const char
         if (line[length - 1] == '\n') { whole += length; }
     }
     free(line);
-    if (!is_log) { fatal("%s%s: the file is no log of lines; %s", flag, path, way); }
+    if (ferror(file)) { fatal("%scannot read %s: %s", flag, path, strerror(errno)); }
+    if (!is_log || (S_ISREG(st.st_mode) && st.st_size - whole > STEP_LOG_LAST_LINE)) {
+        fatal("%s%s: the file is no log of lines; %s", flag, path, way);
+    }
     if (S_ISREG(st.st_mode) && whole < st.st_size && ftruncate(fileno(file), whole) != 0) {
         fatal("%scannot write %s: %s", flag, path, strerror(errno));
     }

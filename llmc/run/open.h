@@ -56,6 +56,12 @@ static inline void trainer_check_options(Options* o, int processes) {
         fatal("--log-json %s: a run's own log has that name; choose another", o->log_json);
     }
     if (o->resume && o->output_dir == NULL) { fatal("-y 1 needs -o, the directory of the run to continue"); }
+    if (o->learning_rate != 0.0 && o->learning_rate < (double)FLT_MIN) {
+        fatal("-l %g is 0 in fp32; raise it, or say -l 0 to leave the weights as they are", o->learning_rate);
+    }
+    if (o->grad_clip != 0.0 && o->grad_clip < (double)FLT_MIN) {
+        fatal("--grad-clip %g is 0 in fp32; raise it, or say --grad-clip 0 for no clipping", o->grad_clip);
+    }
     if (o->learning_rate * o->weight_decay >= 1.0) {
         fatal("-l %g times -c %g is 1 or more: weight decay alone would take away every weight in one step; lower one",
               o->learning_rate, o->weight_decay);

@@ -179,7 +179,12 @@ static inline int run_start_is_file(const RunStart* s, const char* name) {
 static inline GPT2Config run_start_config(const RunStart* s, const char* path) {
     GPT2Config config;
     memset(&config, 0, sizeof(config));
-    if (comm_rank(s->comm) == 0) { check(weights_read_config(path, &config)); }
+    if (comm_rank(s->comm) == 0) {
+        if (file_missing(path)) {
+            fatal("-e %s: no such file; name " WEIGHTS_HELP ", or start a new model, such as -e d12", path);
+        }
+        check(weights_read_config(path, &config));
+    }
     run_start_share_(s, &config, sizeof(config));
     return config;
 }

@@ -501,11 +501,13 @@ static void files_of_others_are_refused(void) {
     for (int part = 0; part < 2; part++) { // it is not there, or only a part of it
         if (part) { unit_write(rendezvous, text, strlen(text) - 4); }
         if (!part) { unlink(rendezvous); }
-        CHECK_FATAL("rank 1|rank 0 has not written the rendezvous file|rendezvous|--connect-timeout", {
-            alarm(60); // a wait without an end
-            Comm* c;
-            check(comm_open(&c, s));
-        });
+        CHECK_FATAL(part ? "rank 1|the rendezvous file|rendezvous is not whole; remove it"
+                         : "rank 1|rank 0 has not written the rendezvous file|rendezvous|--connect-timeout",
+                    {
+                        alarm(60); // a wait without an end
+                        Comm* c;
+                        check(comm_open(&c, s));
+                    });
     }
     s.rank = 0, s.file = unit_path("no folder/rendezvous");
     CHECK_FATAL("rank 0: cannot write the rendezvous file|no folder|No such file", {

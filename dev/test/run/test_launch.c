@@ -324,6 +324,7 @@ static void settings_name_the_flags(void) {
     char* text = launch_settings(&o);
     CHECK(strstr(text, "\n--learning-rate 0.002\n") != NULL && strstr(text, "\n--batch auto\n") != NULL);
     CHECK(strstr(text, "\n--output-dir given\n") != NULL && strstr(text, "\n--zero 1\n") != NULL);
+    CHECK(strstr(text, "\n--fault-timeout 30\n") != NULL); // within which all end
     CHECK(strstr(text, "--process-rank") == NULL && strstr(text, "--server-ip") == NULL);
     CHECK(strncmp(text, "the program of ", 15) == 0 && strstr(text, "digest 0000000000000000") == NULL);
     Options other = OPTIONS("-l", "0.002", "-o", "there", "-pn", "2", "-pr", "0", "-ps", "b", "-b", "auto");

@@ -194,6 +194,9 @@ def test_a_log_of_the_folder_that_is_no_log(folder):
         f.write("mine\n")
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
     assert done.stderr == f"error: {run}/main.jsonl: the file is no log of lines; move it away\n", done.stderr
+    unit.write(f"{run}/main.jsonl", '{"a":"' + "x" * (1 << 20) + '"}')  # a file of JSON in one line
+    done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
+    assert "the file is no log of lines" in done.stderr and os.path.getsize(f"{run}/main.jsonl") > 1 << 20, done.stderr
     os.remove(f"{run}/main.jsonl")
     os.mkfifo(f"{run}/main.jsonl")
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)

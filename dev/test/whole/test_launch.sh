@@ -89,6 +89,9 @@ if unshare -rn true 2>/dev/null; then
     check "to a rank that connects, too" tells 1 "the loopback interface is down" timeout 60 unshare -rn \
         env RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost "$trainer" "${flags[@]}" --connect-timeout 300
     check "and it fails" test "$code" -eq 1
+    check "to rank 0 alone, too" tells 1 "the loopback interface is down" timeout 60 unshare -rn \
+        env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost "$trainer" "${flags[@]}" --connect-timeout 300
+    check "at once" test "$code" -eq 1
 else
     echo "skipped: a machine without a loopback interface (unshare -rn is not allowed here)"
     skipped=$((skipped + 1))

@@ -462,6 +462,10 @@ everything="$dir/glob/*.bin" # a pattern, for the trainer to expand
 check "a flag for a value" fails_with "-o -n: the value looks like a flag" "${short[@]}" -o -n 20
 check "an empty value" fails_with "-i '': the value is empty" "${short[@]}" -i ''
 check "an epsilon of 0 in fp32" fails_with "--epsilon 1e-50" "${short[@]}" --epsilon 1e-50
+check "a model that is not there" fails_with "-e $dir/none.bin: no such file; name a .bin or" "${short[@]}" -e "$dir/none.bin"
+check "whose line says how to begin one" fails_with "start a new model, such as -e d12" "${short[@]}" -e "$dir/none.bin"
+check "a rate of 0 in fp32" fails_with "-l 1e-50" "${short[@]}" -l 1e-50
+check "a clip of 0 in fp32" fails_with "--grad-clip 1e-50" "${short[@]}" --grad-clip 1e-50
 check "an epoch without a step" fails_with "-d 16777216 is more than" "${short[@]}" -d 16777216 -x -1
 check "decay that takes every weight" fails_with "-l 2 times -c 0.5" "${short[@]}" -l 2 -c 0.5
 check "-i takes in the validation file" fails_with "-i $everything takes in $dir/glob/text_val.bin" "${short[@]}" \
