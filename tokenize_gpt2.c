@@ -263,23 +263,35 @@ static void decode_token_file(Encoder* e, const Input* in) {
 
 // Numbers, with white space between them
 static void decode_numbers(Encoder* e, Input* in) {
-    uint64_t id, index = 0;
+    char digits[20]; // more are no token
+    uint64_t index = 0;
     int found;
-    for (; (found = fscanf(in->file, "%" SCNu64, &id)) == 1; index++) { decode_id(e, in, id, index); }
+    for (; (found = fscanf(in->file, " %19[0-9]", digits)) == 1; index++) {
+        decode_id(e, in, strtoull(digits, NULL, 10), index);
+    }
     if (ferror(in->file)) { fatal("cannot read %s: %s", in->name, strerror(errno)); }
     if (found != EOF) {
-        fatal("%s: after token number %" PRIu64
-              " there is no number; decode reads numbers with white space between them, "
-              "and token files by their names",
+        fatal("%s: expected a number after %" PRIu64
+              " tokens; decode reads token files, and numbers between white space",
               in->name, index);
     }
+}
+
+// 1 if the input is a token file. A pipe, of which nothing can be read twice, is none.
+static int is_token_file(Input* in) {
+    struct stat st;
+    int32_t magic = 0;
+    if (in->file == stdin || fstat(fileno(in->file), &st) != 0 || !S_ISREG(st.st_mode)) { return 0; }
+    int has_magic = fread(&magic, sizeof(magic), 1, in->file) == 1;
+    rewind(in->file);
+    return has_magic && (magic == TOKENS_MAGIC_16 || magic == TOKENS_MAGIC_32);
 }
 
 static void decode(Encoder* e, char** files, int count) {
     output_open(&e->output, e->options->output);
     for (int i = 0; i < (count > 0 ? count : 1); i++) {
         Input in = input_open(count > 0 ? files[i] : NULL);
-        if (in.file != stdin && ends_with(in.name, ".bin")) { // as encode writes them
+        if (is_token_file(&in)) {
             decode_token_file(e, &in);
         } else {
             decode_numbers(e, &in);
@@ -329,11 +341,12 @@ static void load_tokenizer(Tokenizer* t, const char* path) {
 // Ends the program with one line if --output is one of the files that are read, or the tokenizer, whatever its name is there.
 static void check_output(const Options* o, char** files, int count) {
     struct stat out, in;
-    for (int i = -1; o->output != NULL && i < count; i++) {
-        const char* name = i < 0 ? o->tokenizer : files[i];
-        if (stat(o->output, &out) != 0 || stat(name, &in) != 0) { continue; }
+    for (int i = -1; o->output != NULL && i < (count > 0 ? count : 1); i++) {
+        const char* name = i < 0 ? o->tokenizer : count > 0 ? files[i] : "-";
+        int is_stdin = i >= 0 && strcmp(name, "-") == 0;
+        if (stat(o->output, &out) != 0 || (is_stdin ? fstat(STDIN_FILENO, &in) : stat(name, &in)) != 0) { continue; }
         if (in.st_dev != out.st_dev || in.st_ino != out.st_ino) { continue; }
-        fatal("--output %s is %s, which is read; name another file", o->output, name);
+        fatal("--output %s is %s, which is read; name another file", o->output, is_stdin ? "standard input" : name);
     }
 }
 

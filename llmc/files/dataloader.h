@@ -157,8 +157,20 @@ static inline Status token_file_load(int** tokens, size_t* count, const char* pa
     return status;
 }
 
-// Finds the files that match a pattern, in alphabetical order. Returns 0, or glob()'s error.
-static inline int token_file_glob(glob_t* paths, const char* pattern) { return glob(pattern, 0, NULL, paths); }
+// Finds the file whose name is the pattern itself or, if there is none, all that match it, in alphabetical order. Returns 0, or
+// glob()'s error.
+static inline int token_file_glob(glob_t* paths, const char* pattern) {
+    int is_name = file_exists(pattern);
+    char *literal = (char*)malloc_check(2 * strlen(pattern) + 1), *end = literal;
+    for (const char* c = pattern; *c != '\0'; c++) {
+        if (is_name && strchr("*?[\\", *c) != NULL) { *end++ = '\\'; }
+        *end++ = *c;
+    }
+    *end = '\0';
+    int status = glob(literal, 0, NULL, paths);
+    free(literal);
+    return status;
+}
 
 // The same, but ends the program with one line if there are none.
 static inline glob_t token_file_paths(const char* pattern) {
@@ -605,7 +617,7 @@ static inline Status dataloader_begin_other_data(DataLoader* d, DataLoaderState*
     d->shuffle_rng = s->rng;
     init_identity_permutation(d->shard_indices, (int)d->num_shards);
     TRY(dataloader_reset(d));
-    printf("note: the data are others: the run begins an epoch of them, in %s\n", d->shard.path);
+    printf("note: the token files have changed: starting a new epoch, in %s\n", d->shard.path);
     dataloader_state_free(s);
     return dataloader_get_state(d, s);
 }

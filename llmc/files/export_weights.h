@@ -84,6 +84,9 @@ static inline ExportKind export_kind_(const char* target) {
     return ends_with(target, ".safetensors") ? EXPORT_SAFETENSORS : EXPORT_FOLDER;
 }
 
+// 1 if a target is one file of weights, without a tokenizer.
+static inline int export_is_one_file(const char* target) { return export_kind_(target) != EXPORT_FOLDER; }
+
 // The target's path: without '/' at its end, and where it is a link to a folder, that folder.
 static inline Status export_path_(char path[1024], const char* target) {
     size_t n = strlen(target);

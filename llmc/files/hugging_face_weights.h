@@ -1,6 +1,7 @@
 /*
 GPT-2 as Hugging Face's transformers has it: the names of the tensors, which of them are transposed, the keys of config.json;
-and a reader of model.safetensors, or of model-00001-of-0000N.safetensors and so on, in fp32, fp16 or bf16, with config.json.
+and a reader of model.safetensors, or of the files that model.safetensors.index.json lists, in fp32, fp16 or bf16, with
+config.json.
 
     HuggingFaceWeights w;
     TRY(hugging_face_open(&w, "gpt2"));         a folder, or one .safetensors file; everything but the numbers is checked
@@ -25,7 +26,7 @@ transformers saved. Weights that are not finite are refused as everywhere.
 enum {
     HUGGING_FACE_MOST_FILES = 256,
     HUGGING_FACE_ROWS = 64,          // of a tensor that are read and transposed at a time
-    HUGGING_FACE_MOST_JSON = 1 << 26 // bytes of config.json
+    HUGGING_FACE_MOST_JSON = 1 << 26 // bytes of config.json or of the index
 };
 
 // ----------------------------------------------------------------------------
@@ -57,6 +58,8 @@ static const struct {
 
 #define HUGGING_FACE_PREFIX "transformer."
 #define HUGGING_FACE_HEAD "lm_head.weight"
+#define HUGGING_FACE_FILE "model.safetensors"
+#define HUGGING_FACE_INDEX "model.safetensors.index.json"
 
 static const struct {
     const char* key; // of config.json
@@ -166,41 +169,66 @@ static inline Status hugging_face_open_file_(HuggingFaceWeights* w, const char* 
     return STATUS_OK;
 }
 
-// The path of file i of n, from 1 on, in a folder
-static inline void hugging_face_path_(char path[1024], const char* folder, int i, int n) {
-    if (n == 1) {
-        snprintf(path, 1024, "%.700s/model.safetensors", folder);
-    } else {
-        snprintf(path, 1024, "%.700s/model-%05d-of-%05d.safetensors", folder, i, n);
-    }
+static inline void hugging_face_path_(char path[1024], const char* folder, const char* name) {
+    snprintf(path, 1024, "%.700s/%.255s", folder, name);
 }
 
-// How many files hold the model in a folder; 0: it has none.
-static inline int hugging_face_count_files(const char* folder) {
+// 1 if a folder holds a model: one file, or the index of several.
+static inline int hugging_face_is_folder(const char* folder) {
+    char file[1024], index[1024];
+    hugging_face_path_(file, folder, HUGGING_FACE_FILE);
+    hugging_face_path_(index, folder, HUGGING_FACE_INDEX);
+    return name_exists(file) || name_exists(index);
+}
+
+// Opens each file of a weight_map once. The tensors that they must hold are the model's, not those that the map lists.
+static inline Status hugging_face_open_map_(HuggingFaceWeights* w, const char* folder, const Json* json,
+                                            const JsonNode* map) {
     char path[1024];
-    for (int n = 1; n <= HUGGING_FACE_MOST_FILES; n++) {
-        hugging_face_path_(path, folder, 1, n);
-        if (name_exists(path)) { return n; }
+    for (const JsonNode* key = json_first(json, map); key != NULL; key = json_next(json, map, key)) {
+        const JsonNode* file = json_value(key);
+        const char* name = file->type == (unsigned)JSON_STRING ? json_string(json, file) : "";
+        if (strlen(name) != file->bytes || name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL) {
+            return status_fail("%s/" HUGGING_FACE_INDEX ": \"%.200s\" is no name of a file in its folder", folder,
+                               name);
+        }
+        hugging_face_path_(path, folder, name);
+        int i = 0;
+        while (i < w->num_files && strcmp(w->files[i].path, path) != 0) { i++; }
+        if (i < w->num_files) { continue; }
+        if (i == HUGGING_FACE_MOST_FILES) {
+            return status_fail("%s/" HUGGING_FACE_INDEX " lists more than %d files", folder, i);
+        }
+        TRY(hugging_face_open_file_(w, path));
     }
-    return 0;
+    return STATUS_OK;
+}
+
+static inline Status hugging_face_open_index_(HuggingFaceWeights* w, const char* folder) {
+    Json json;
+    char path[1024];
+    hugging_face_path_(path, folder, HUGGING_FACE_INDEX);
+    TRY(json_read_file(&json, path, HUGGING_FACE_MOST_JSON));
+    const JsonNode* map = json_member(&json, json_root(&json), "weight_map");
+    Status status = map != NULL && map->type == (unsigned)JSON_OBJECT ? hugging_face_open_map_(w, folder, &json, map)
+                                                                      : status_fail("%s has no weight_map", path);
+    json_free(&json);
+    return status;
 }
 
 // Finds and opens the files of a folder, or the one that is named, and config.json beside them.
 static inline Status hugging_face_open_files_(HuggingFaceWeights* w) {
     char folder[1024], path[1024];
-    int is_folder = folder_exists(w->path), n = is_folder ? hugging_face_count_files(w->path) : 1;
+    int is_folder = folder_exists(w->path);
     const char* slash = strrchr(w->path, '/');
     snprintf(folder, sizeof(folder), "%.700s", is_folder ? w->path : slash == NULL ? "." : w->path);
     if (!is_folder && slash != NULL) { folder[slash == w->path ? 1 : slash - w->path] = '\0'; }
-    snprintf(w->config_path, sizeof(w->config_path), "%.700s/config.json", folder);
+    hugging_face_path_(w->config_path, folder, "config.json");
     if (!name_exists(w->config_path)) { w->config_path[0] = '\0'; }
-    w->files = (SafetensorsFile*)calloc_check((size_t)n, sizeof(SafetensorsFile));
-    if (!is_folder) { return hugging_face_open_file_(w, w->path); }
-    for (int i = 1; i <= n; i++) {
-        hugging_face_path_(path, folder, i, n);
-        TRY(hugging_face_open_file_(w, path));
-    }
-    return STATUS_OK;
+    w->files = (SafetensorsFile*)calloc_check(HUGGING_FACE_MOST_FILES, sizeof(SafetensorsFile));
+    hugging_face_path_(path, folder, HUGGING_FACE_FILE);
+    if (is_folder && !name_exists(path)) { return hugging_face_open_index_(w, folder); }
+    return hugging_face_open_file_(w, is_folder ? path : w->path);
 }
 
 // ----------------------------------------------------------------------------
@@ -363,7 +391,7 @@ static inline Status hugging_face_check_others_(HuggingFaceWeights* w) {
         } else if (rest != NULL && (strcmp(rest, "attn.bias") == 0 || strcmp(rest, "attn.masked_bias") == 0)) {
             e->parameter = HUGGING_FACE_IS_MASK;
         } else {
-            return status_fail("%s holds %.200s, which is no tensor of a GPT-2 with %d layers, or there twice",
+            return status_fail("%s holds %.200s, which is a duplicate, or no tensor of a GPT-2 with %d layers",
                                e->file->path, e->tensor->name, w->config.num_layers);
         }
     }

@@ -357,7 +357,7 @@ static inline int folder_try_lock_(int* fd, const char* file) {
 
 // Locks a folder for this run, and names it; one that does not exist is only named. An error names who holds the lock.
 static inline Status run_folder_lock(RunFolder* folder, const char* path) {
-    char file[1024 + 8], text[256] = "", host[200] = "?";
+    char file[1024 + 8], text[256] = "", process[20] = "?", host[200] = "?";
     struct stat st;
     status_clear();
     memset(folder, 0, sizeof(*folder));
@@ -367,11 +367,14 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     if (stat(path, &st) != 0 && errno == ENOENT) { return STATUS_OK; }
     snprintf(file, sizeof(file), "%s/lock", path);
     int fd, locked = folder_try_lock_(&fd, file), error = errno;
-    if (locked < 0 && fd >= 0 && pread(fd, text, sizeof(text) - 1, 0) > 0) { text[strcspn(text, "\n")] = '\0'; }
+    if (locked < 0 && fd >= 0 && pread(fd, text, sizeof(text) - 1, 0) > 0) {
+        if (sscanf(text, "%19s %199s", process, host) < 2) { strcpy(process, "?"); }
+    }
     if (locked <= 0 && fd >= 0) { close(fd); }
     if (locked < 0 && error == EWOULDBLOCK) {
-        return status_fail("-o %s: process %s is at work there (it holds %s); wait for it, or name another folder",
-                           path, text, file);
+        return status_fail("-o %s: process %s on %s is at work there (it holds %s); wait for it, or name another "
+                           "folder",
+                           path, process, host, file);
     }
     if (locked < 0) { return status_fail("cannot lock %s: %s", file, strerror(error)); }
     if (locked == 0) {

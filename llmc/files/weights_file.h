@@ -58,12 +58,20 @@ static inline Status weights_find_in_run_(WeightsSource* source, const char* fol
     return STATUS_OK;
 }
 
-// A folder of Hugging Face, or of a run
+// A folder of Hugging Face, or of a run. One that is both is refused: nobody could say which is meant.
 static inline Status weights_find_in_folder_(WeightsSource* source, const char* folder) {
     char pickle[1024];
     snprintf(pickle, sizeof(pickle), "%.900s/pytorch_model.bin", folder);
-    source->is_hugging_face = hugging_face_count_files(folder) > 0;
-    if (source->is_hugging_face) { return STATUS_OK; }
+    source->is_hugging_face = hugging_face_is_folder(folder);
+    if (source->is_hugging_face) {
+        RunFolderScan scan;
+        TRY(run_folder_scan(&scan, folder));
+        int has_run = run_folder_newest_weights(&scan) >= 0;
+        run_folder_scan_free(&scan);
+        if (!has_run) { return STATUS_OK; }
+        return status_fail("%s holds a model of Hugging Face and checkpoints of a run: name the file that is meant",
+                           folder);
+    }
     if (!name_exists(pickle)) { return weights_find_in_run_(source, folder); }
     return status_fail("%s holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
                        "transformers and save it anew",

@@ -6,6 +6,7 @@ The model of a run of generate_gpt2: its weights, wherever they come from, its t
 
 #include "flags.h"
 #include "llmc/base/terminal.h"
+#include "llmc/files/export_weights.h"
 #include "llmc/files/weights_file.h"
 #include "llmc/model/gpt2_decoder.h"
 #include "llmc/text/tokenizer.h"
@@ -42,6 +43,8 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
         fatal("-e %s: the weights of a model are needed, " WEIGHTS_HELP "; ./train_gpt2 makes them", o->model);
     }
     check(weights_load(&m->params, o->model, &m->config, &unchecked));
+    m->load_seconds = wall_seconds() - begin;
+    if (o->export_to != NULL && export_is_one_file(o->export_to)) { return; } // which has no tokenizer
     const char* tokenizer = generate_tokenizer_path_(o, path, sizeof(path));
     if (encodes && m->config.vocab_size != BYTE_VOCAB_SIZE && file_missing(tokenizer)) {
         fatal("text needs a tokenizer, and there is no %s; python3 dev/data/tokenizer.py writes GPT-2's, "

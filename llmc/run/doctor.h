@@ -118,10 +118,7 @@ static inline void run_doctor_files_of_(Doctor* d, const char* name, const char*
                                         DoctorVerify verify, const char* fix) {
     glob_t paths;
     size_t whole = 0, unchecked = 0;
-    char* alone[] = {(char*)pattern};
-    int is_pattern = verify == run_doctor_tokens_;
-    paths.gl_pathc = 1, paths.gl_pathv = alone;
-    if (is_pattern ? token_file_glob(&paths, pattern) != 0 : file_missing(pattern)) {
+    if (token_file_glob(&paths, pattern) != 0) {
         int is_default = strcmp(pattern, default_pattern) == 0;
         doctor_row(d, is_default ? DOCTOR_ABSENT : DOCTOR_FAULT, name, fix, "%s: no such file", pattern);
         return;
@@ -141,7 +138,7 @@ static inline void run_doctor_files_of_(Doctor* d, const char* name, const char*
     } else if (whole > 0) {
         doctor_row(d, DOCTOR_OK, name, NULL, "%zu of %s; %zu without checksums", whole, pattern, unchecked);
     }
-    if (is_pattern) { globfree(&paths); }
+    globfree(&paths);
 }
 
 static inline void run_doctor_files_(Doctor* d, const Options* o) {

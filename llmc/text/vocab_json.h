@@ -292,7 +292,9 @@ static inline Status vocab_check_parts_(const Json* json, const char* path) {
     const JsonNode *root = json_root(json), *model = vocab_member_(json, root, "model");
     const JsonNode* normalizer = vocab_member_(json, root, "normalizer");
     const JsonNode* split = vocab_member_(json, root, "pre_tokenizer");
-    const JsonNode* post = vocab_member_(json, root, "post_processor");
+    const JsonNode *post = vocab_member_(json, root, "post_processor"),
+                   *dropout = vocab_member_(json, model, "dropout");
+    double rate = 0.0;
     if (model == NULL) { return status_fail("%s is no tokenizer of Hugging Face: it has no model", path); }
     const char* type = vocab_member_(json, model, "type") != NULL ? vocab_type_(json, model) : "BPE"; // older ones
     if (strcmp(type, "BPE") != 0) { return vocab_unread_(path, "model", type); }
@@ -304,7 +306,9 @@ static inline Status vocab_check_parts_(const Json* json, const char* path) {
         const JsonNode* affix = vocab_member_(json, model, affixes[i]);
         if (affix != NULL && !json_is(json, affix, "")) { return vocab_unread_(path, "model's", affixes[i]); }
     }
-    if (vocab_member_(json, model, "dropout") != NULL) { return vocab_unread_(path, "model's", "dropout"); }
+    if (dropout != NULL && (!json_number(json, dropout, &rate) || rate != 0.0)) {
+        return vocab_unread_(path, "model's", "dropout");
+    }
     if (vocab_is_true_(json, model, "ignore_merges", 0)) { return vocab_unread_(path, "model's", "ignore_merges"); }
     if (!vocab_is_true_(json, split, "use_regex", 1)) { return vocab_unread_(path, "pre_tokenizer's", "use_regex"); }
     if (post != NULL && strcmp(vocab_type_(json, post), "ByteLevel") != 0) {

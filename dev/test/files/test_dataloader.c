@@ -356,6 +356,23 @@ static void shared_files_are_counted(void) {
 }
 
 // A file whose name reads as a pattern is that file, also beside one that the pattern matches.
+static void a_name_that_is_there_is_no_pattern(void) {
+    const char* const names[] = {"odd[5].bin", "odd*.bin", "odd?.bin", "odd\\5.bin"};
+    uint16_t tokens[5] = {1, 2, 3, 4, 5};
+    write_tokens(unit_path("odd5.bin"), tokens, 5, 50257);
+    CHECK(dataloader_vocab_size(unit_path("odd[5].bin")) == 50257);
+    for (int i = 0; i < 4; i++) {
+        const char* path = unit_path(names[i]);
+        write_tokens(path, tokens, 5, 256 + i);
+        CHECK(dataloader_vocab_size(path) == 256 + i);
+        glob_t paths = token_file_paths(path);
+        CHECK(paths.gl_pathc == 1 && strcmp(paths.gl_pathv[0], path) == 0);
+        globfree(&paths);
+        remove(path);
+    }
+    remove(unit_path("odd5.bin"));
+}
+
 static void bad_files_are_refused(void) {
     uint16_t tokens[13] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}; // three samples
     const char *pattern = unit_path("bad*.bin"), *bad = unit_path("bad.bin");
@@ -854,6 +871,7 @@ int main(void) {
     the_state_has_llmc_s_layout();
     a_state_that_does_not_fit_is_refused();
     shared_files_are_counted();
+    a_name_that_is_there_is_no_pattern();
     bad_files_are_refused();
     batches_that_no_size_can_hold_are_refused();
     tokens_beyond_the_vocabulary_are_refused();

@@ -239,7 +239,7 @@ static void names_of_wrapped_models_are_understood(void) {
         CHECK(loads(folder()));
         add_tensor("wte.weight", WEIGHTS_FP32, 2, V, C, params);
         write_tensors(model(), 0, num_tensors, 1);
-        CHECK(refuses(folder(), "holds wte.weight, which is no tensor of a GPT-2 with 2 layers, or there twice"));
+        CHECK(refuses(folder(), "holds wte.weight, which is a duplicate, or no tensor of a GPT-2 with 2 layers"));
     }
     write_model(WEIGHTS_FP32, "module_");
     CHECK(refuses(folder(), "is no GPT-2"));
@@ -292,32 +292,60 @@ static void a_byte_order_mark_is_dropped(void) {
     CHECK(unit_wait().exit_code == 0);
 }
 
-// Writes the model in three files; returns the path of the first.
-static const char* write_shards(void) {
-    char name[64];
+// Writes the model in three files, and an index whose entry for `moved` names `file`.
+static void write_shards(const char* moved, const char* file) {
+    static char index[1 << 16];
+    size_t at = (size_t)sprintf(index, "{\"metadata\":{\"total_size\":1},\"weight_map\":{");
     unit_clean();
     make_tensors(WEIGHTS_FP32, "transformer.");
     for (int s = 0; s < 3; s++) {
+        char name[64];
         int first = num_tensors * s / 3, end = num_tensors * (s + 1) / 3;
         snprintf(name, sizeof(name), "model-%05d-of-00003.safetensors", s + 1);
         write_tensors(unit_path(name), first, end - first, s == 1 ? -1 : 1);
+        for (int i = first; i < end; i++) {
+            int is = moved != NULL && strcmp(tensors[i].name, moved) == 0;
+            at += (size_t)sprintf(index + at, "%s\"%s\":\"%s\"", i > 0 ? "," : "", tensors[i].name, is ? file : name);
+        }
     }
+    sprintf(index + at, "}}");
+    write_text("model.safetensors.index.json", index);
     write_text("config.json", "{" CONFIG "}");
-    return unit_path("model-00001-of-00003.safetensors");
 }
 
 static void shards_are_read(void) {
+    static const char* const outside[] = {"../model.safetensors", "/etc/passwd", "a/b", "", ".", "..", "a\\u0000b"};
+    static const char moved[] = "transformer.h.1.ln_2.bias", first[] = "model-00001-of-00003.safetensors";
     make_params(WEIGHTS_FP32);
-    CHECK(refuses(write_shards(), " has no ")); // one of several
+    write_shards(NULL, NULL);
     CHECK(loads(folder()));
-    remove(unit_path("model-00002-of-00003.safetensors"));
-    CHECK(refuses(folder(), "model-00002-of-00003.safetensors: No such file"));
-    write_tensors(write_shards(), 0, num_tensors / 3 + 1, 1); // a tensor of the next too
-    CHECK(refuses(folder(), "or there twice"));
-    write_tensors(write_shards(), 0, num_tensors / 3 - 1, 1);
+    CHECK(refuses(unit_path(first), " has no ")); // one of several
+    for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
+        write_shards(moved, outside[i]);
+        CHECK(refuses(folder(), "is no name of a file in its folder"));
+    }
+    write_shards(moved, "model-00004-of-00003.safetensors");
+    CHECK(refuses(folder(), "model-00004-of-00003.safetensors: No such file"));
+    write_shards(NULL, NULL);
+    write_tensors(unit_path("model-00001-of-00002.safetensors"), 0, num_tensors / 2, 1); // of another model
+    CHECK(loads(folder()));
+    write_tensors(unit_path(first), 0, num_tensors / 3 + 1, 1); // a tensor of the next too
+    CHECK(refuses(folder(), "which is a duplicate"));
+    write_tensors(unit_path(first), 0, num_tensors / 3 - 1, 1);
     CHECK(refuses(folder(), " has no "));
-    remove(write_shards());
-    CHECK(refuses(folder(), "the folder holds no weights"));
+    unit_clean();
+    write_tensors(unit_path("mine.safetensors"), 0, num_tensors, 1); // one file, of any name
+    write_text("config.json", "{" CONFIG "}");
+    write_text("model.safetensors.index.json", "{\"weight_map\":{\"wte.weight\":\"mine.safetensors\"}}");
+    CHECK(loads(folder()));
+    write_text("model.safetensors.index.json", "{\"weight_map\":[]}");
+    CHECK(refuses(folder(), "has no weight_map"));
+    write_text("model.safetensors.index.json", "[]");
+    CHECK(refuses(folder(), "has no weight_map"));
+    write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}");
+    CHECK(refuses(folder(), "is no name of a file"));
+    write_text("model.safetensors.index.json", "{\"weight_map\":{}}");
+    CHECK(refuses(folder(), " has no "));
 }
 
 // ----------------------------------------------------------------------------
@@ -433,13 +461,13 @@ static void tensors_must_be_those_of_a_gpt2(void) {
         make_tensors(WEIGHTS_FP32, "");
         add_tensor(others[i], WEIGHTS_FP32, 1, 3, 0, params);
         write_tensors(model(), 0, num_tensors, 1);
-        snprintf(words, sizeof(words), "holds %s, which is no tensor of a GPT-2 with", others[i]);
+        snprintf(words, sizeof(words), "holds %s, which is a duplicate, or no tensor of a GPT-2 with", others[i]);
         CHECK(refuses(folder(), words));
     }
     make_tensors(WEIGHTS_FP32, "transformer.");
     add_tensor("wte.weight", WEIGHTS_FP32, 2, V, C, params);
     write_tensors(model(), 0, num_tensors, 1);
-    CHECK(refuses(folder(), "or there twice"));
+    CHECK(refuses(folder(), "which is a duplicate, or"));
 }
 
 // Each tensor by each of its dimensions, one more and one less; its name by each byte, a byte shorter and a byte longer.
@@ -619,6 +647,9 @@ static void a_run_s_folder_gives_its_newest_checkpoint(void) {
     free(loaded);
     unit_flip(unit_path("model_00000020.bin"), 8 * 5000);
     CHECK(refuses(folder(), "model_00000020.bin: bytes"));
+    make_tensors(WEIGHTS_FP32, "");
+    write_tensors(model(), 0, num_tensors, 1);
+    CHECK(refuses(folder(), "holds a model of Hugging Face and checkpoints of a run"));
     unit_clean();
     write_text("pytorch_model.bin", "");
     CHECK(refuses(folder(), "holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
@@ -635,7 +666,7 @@ static uint64_t identity(const char* name) {
 // Any file of the folder that is another makes the weights others.
 static void identity_covers_all_files(void) {
     make_params(WEIGHTS_FP32);
-    write_shards();
+    write_shards(NULL, NULL);
     uint64_t first = identity(folder());
     CHECK(first == identity(folder()));
     for (int s = 0; s < 3; s++) {

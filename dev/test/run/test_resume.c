@@ -294,7 +294,10 @@ static void a_folder_in_use_is_said(void) {
     RunFolder held;
     check(run_folder_lock(&held, run_path()));
     run(3, resumes, NULL);
-    CHECK(ended_saying(0, 1, "is at work there") && others_say(3, "rank 0: -o"));
+    char words[300], host[200] = "";
+    gethostname(host, sizeof(host) - 1);
+    snprintf(words, sizeof(words), "process %d on %s is at work there", (int)getpid(), host);
+    CHECK(ended_saying(0, 1, words) && others_say(3, "rank 0: -o"));
     run_folder_unlock(&held);
     run(2, begins, NULL); // without -y 1
     CHECK(ended_saying(0, 1, "holds a run (checkpoint 10)") && others_say(2, "rank 0: -o"));

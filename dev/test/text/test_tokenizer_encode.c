@@ -600,7 +600,8 @@ static void other_tokenizers_are_refused_by_name(void) {
     refuse_tokenizer("continuing_subword_prefix",
                      "{" BYTE_LEVEL ", " MODEL(", \"continuing_subword_prefix\": \"##\"") "}");
     refuse_tokenizer("dropout is not read", "{" BYTE_LEVEL ", " MODEL(MERGES() ", \"dropout\": 0.1") "}");
-    refuse_tokenizer("ignore_merges is not", "{" BYTE_LEVEL ", " MODEL(MERGES() ", \"ignore_merges\": true") "}");
+    refuse_tokenizer("ignore_merges is not", // a dropout of 0 is none
+                     "{" BYTE_LEVEL ", " MODEL(MERGES() ", \"dropout\": 0.0, \"ignore_merges\": true") "}");
     refuse_tokenizer("has no array of merges", "{" BYTE_LEVEL ", " MODEL("") "}");
     refuse_tokenizer("merge 1 is not two tokens", "{" BYTE_LEVEL ", " MODEL(MERGES("\"ab\"")) "}");
     refuse_tokenizer("merge 1 is not two tokens", "{" BYTE_LEVEL ", " MODEL(MERGES("[\"a\"]")) "}");

@@ -326,6 +326,8 @@ printf mine >"$dir/kept/tokenizer.json"
 small -e "$dir/own_export" -x 1 -n 1 -o "$dir/kept"
 check "nothing is written over" grep -q '^mine$' "$dir/kept/tokenizer.json"
 sed 's/"BPE"/"Unigram"/' "$dir/own/tokenizer.json" >"$dir/own_export/tokenizer.json"
+check "weights alone need no tokenizer that is read" test "$(of "$dir/own_export" --export "$dir/own_export.bin" 2>&1)" = ""
+check "and are there" test -s "$dir/own_export.bin"
 
 of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
 check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"

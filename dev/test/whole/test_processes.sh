@@ -125,7 +125,7 @@ changed() { # changed NAME: the data in $dir/NAME.data were changed; the run of 
     for n in 1 "${several[@]}"; do
         copy parts "$name$n" 00000004
         check "$name: $n go on" run "$name$n" "$n" 8 -i "$dir/$name.data/*.bin" -y 1 --resume-anyway
-        check "$name: it is said where, once" test "$(grep -cE "^note: the data are others: the run begins an epoch of them, in $dir/$name.data/" "$dir/$name$n.log")" -eq 1
+        check "$name: it is said where, once" test "$(grep -cE "^note: the token files have changed: starting a new epoch, in $dir/$name.data/" "$dir/$name$n.log")" -eq 1
         check "$name: to the files of one process" same "${name}1" "$name$n"
     done
     check "$name: it is another run" not same parts "${name}1" model_00000012.bin

@@ -130,8 +130,17 @@ ln "$dir/kept" "$dir/kept.bin"
 check "a text is not written over" refused "kept.bin is $dir/kept, which is read" tok encode "$dir/kept" -o "$dir/kept.bin"
 check "nor tokens" refused "name another file" tok decode "$dir/ids" "$dir/ids.bin" -o "$dir/ids.bin"
 check "nor the tokenizer" refused "t.bin is $dir/t.bin, which is read" tok encode "$dir/text" -o "$dir/t.bin"
+for file in "" -; do
+    # shellcheck disable=SC2086,SC2094
+    check "nor what standard input is" refused "kept is standard input, which is read" tok encode $file -o "$dir/kept" <"$dir/kept"
+done
 check "which stay" cmp "$dir/text" "$dir/kept"
-check "tokens are numbers" refused "after token number 1 there is no number" tok decode - -o "$dir/none" <<<"257 x"
+cp "$dir/ids.bin" "$dir/ids.tokens"
+check "a token file is one by its head" cmp <(tok decode "$dir/ids.tokens") <(tok decode "$dir/ids.bin")
+check "tokens are numbers" refused "expected a number after 1 tokens" tok decode - -o "$dir/none" <<<"257 x"
+for number in -18446744073709551551 +65 0x41; do
+    check "and have digits alone: $number" refused "expected a number after" tok decode - -o "$dir/none" <<<"$number"
+done
 check "tokens are in the vocabulary" refused "token 264, number 1" tok decode - -o "$dir/none" <<<"257 264"
 check "texts are not empty" refused "would hold no tokens" tok encode /dev/null -o "$dir/none.bin"
 tok encode "$dir/text" -o "$dir/ids.bin" >"$dir/said"
