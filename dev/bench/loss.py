@@ -7,13 +7,13 @@
 An arm is a name and the flags that it adds to --common; the first arm is the baseline. Each is trained with every seed,
 for every number of --steps a whole schedule; a seed decides the initial weights and the batches of all arms. Flags that
 begin with a program's path replace the trainer by it: {seed} in them is the seed, and all arms then start from weights
-that the trainer writes (-e). A row of --output for each run, as soon as it ends. The same command continues where an
+that the trainer writes (-e). Each run appends a row to --output when it ends. The same command continues where an
 earlier one ended, and reports; without --arm it reports what the file has. Runs on all GPUs, one on each at a time.
 
 The report has mean differences of paired seeds with 90% intervals (Student's t). Two arms are equal if the interval is
-within the margin: two one-sided tests at 5%. The CSV holds the margin from its first row on. Tokens and time to equal
-loss are where an arm reaches the baseline's final loss of the same seed, on the curve of its whole schedules if it has
-several, else of its validations (--val-every).
+within the margin: two one-sided tests at 5%, for a number of seeds that is fixed beforehand. The CSV holds the margin.
+Tokens and time to equal loss are where an arm reaches the baseline's final loss of the same seed, on the curve of its
+whole schedules if it has several, else of its validations (--val-every).
 """
 
 import argparse
@@ -45,7 +45,7 @@ COLUMNS = [
     *["gpu", "driver", "cuda", "date", "commit"],
 ]
 KEY = ("arm", "steps", "seed")
-SETTINGS = ("flags", "val_tokens", "margin", "gpu")  # what all rows of an arm have in common
+OF_AN_ARM, OF_ALL = ("flags", "val_tokens"), ("margin", "gpu")  # what the rows of an arm, and all, have in common
 NOT_FINITE = 3  # the trainers' exit code
 LEAST_VAL_TOKENS = 10_000_000
 
@@ -78,8 +78,8 @@ def verdict(low, high, margin):
         return f"equal within {margin:g}"
     if low > 0 or high < 0:
         side, least = ("higher", low) if low > 0 else ("lower", -high)
-        return f"{side} by more than {margin:g}" if least > margin else f"{side}, by {margin:g} or not: more seeds"
-    return "undecided: more seeds"
+        return f"{side} by more than {margin:g}" if least > margin else f"{side}, perhaps by less than {margin:g}"
+    return "undecided"
 
 
 def curve_of(rows):
@@ -142,10 +142,10 @@ def ratio_line(pairs):
     if len(logs) < len(pairs):
         return f"    reaches the baseline's final loss with {len(logs)} of {len(pairs)} seeds"
     parts = []
-    for what, values in zip(("tokens", "time"), zip(*logs)):
+    for what, values in zip(("fewer tokens", "less time"), zip(*logs)):
         mean, low, high = map(math.exp, interval(values)) if len(values) > 1 else (math.exp(values[0]), 0, math.inf)
-        parts.append(f"{mean:.3f} x in {what} ({low:.3f} to {high:.3f})")
-    return f"    reaches the baseline's final loss {'at least ' if early else ''}{' and '.join(parts)} sooner"
+        parts.append(f"{mean:.3f} times {what} ({low:.3f} to {high:.3f})")
+    return f"    reaches the baseline's final loss with {'at least ' if early else ''}{' and '.join(parts)}"
 
 
 def report(rows):
@@ -155,8 +155,13 @@ def report(rows):
     longest = max(int(row["steps"]) for row in rows if row["arm"] == arms[0])
     base = {seed: last for seed, (*_, last) in by_seed(rows, arms[0]).items() if int(last["steps"]) == longest}
     losses, tokens = [float(row["loss"]) for row in base.values()], next(iter(base.values()))["tokens"]
-    spread = f", standard deviation {statistics.stdev(losses):.5f}" if len(losses) > 1 else ""
-    lines = [f"{arms[0]}, the baseline: loss {statistics.mean(losses):.5f} at {int(tokens):,} tokens{spread}"]
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    if not finite:
+        fail(f"{arms[0]}, the baseline, diverged with all {len(losses)} seeds")
+    spread = f", standard deviation {statistics.stdev(finite):.5f}" if len(finite) > 1 else ""
+    lines = [f"{arms[0]}, the baseline: loss {statistics.mean(finite):.5f} at {int(tokens):,} tokens{spread}"]
+    if len(finite) < len(losses):
+        lines[0] += f"; diverged with {len(losses) - len(finite)} of {len(losses)} seeds, which have no pairs"
     for arm in arms[1:]:
         runs = [(base[s], found) for s, found in by_seed(rows, arm).items() if s in base]
         runs = [(own, found) for own, found in runs if math.isfinite(float(own["loss"]))]
@@ -171,8 +176,9 @@ def report(rows):
             lines.append(ratio_line(runs))
     if len({row["commit"] for row in rows}) > 1:
         lines.append(f"note: commits {', '.join(sorted({row['commit'] for row in rows}))}")
-    if min(int(row["val_tokens"]) for row in rows) < LEAST_VAL_TOKENS:
-        lines.append(f"note: validated on {rows[0]['val_tokens']} tokens; a result should have {LEAST_VAL_TOKENS:,}")
+    least = min(int(row["val_tokens"]) for row in rows)
+    if least < 0.99 * LEAST_VAL_TOKENS:  # whole batches may be a little less
+        lines.append(f"note: validated on {least} tokens; a result should have {LEAST_VAL_TOKENS:,}")
     return lines
 
 
@@ -345,18 +351,26 @@ class Runs:
 
 
 def compare_with_earlier(rows, settings, path):
-    """Ends with one line where a file has rows of this arm with other settings."""
+    """Ends with one line where a file has rows with other settings."""
     for row in rows:
-        for name in SETTINGS:
-            if row["arm"] == settings["arm"] and row[name] != str(settings[name]):
+        for name in (*OF_ALL, *(OF_AN_ARM if row["arm"] == settings["arm"] else ())):
+            if row[name] != str(settings[name]):
                 was = f"has arm {row['arm']} with {name} {row[name]}, not {settings[name]}"
                 fail(f"{path} {was}: another name, another --output, or the same {name}")
+
+
+def rows_of(path):
+    """The rows of a file of this script"""
+    rows = read_rows(path)
+    if not rows or set(rows[0]) != set(COLUMNS):
+        fail(f"{path} has no rows of this script")
+    return rows
 
 
 def measure(args, provenance):
     """Runs what the file has no row of."""
     runs = Runs(args)
-    rows = read_rows(args.output) if os.path.exists(args.output) else []
+    rows = rows_of(args.output) if os.path.exists(args.output) else []
     for arm in args.arm:
         compare_with_earlier(rows, {**runs.settings(arm), "gpu": provenance["gpu"]}, args.output)
     done = {tuple(row[name] for name in KEY) for row in rows}
@@ -401,6 +415,10 @@ def main():
     args = parser.parse_args()
     if not 0 <= args.gpus <= here:
         fail(f"--gpus {args.gpus}: nvidia-smi shows {here} here")
+    if not 0 < args.margin < math.inf:
+        fail(f"--margin {args.margin:g}: a number of nats above 0")
+    if args.steps and len(set(args.steps)) < len(args.steps):
+        fail("--steps has a number twice")
     if len({arm.name for arm in args.arm}) < len(args.arm):
         fail("two arms have the same name")
     if args.arm and not args.steps:
@@ -412,11 +430,9 @@ def main():
         fail(f"{args.trainer} is not there: make {os.path.basename(args.trainer)}")
     if args.arm:
         measure(args, provenance)
-    rows = read_rows(args.output)
-    names = [arm.name for arm in args.arm] or list(dict.fromkeys(row.get("arm") for row in rows))
-    rows = [row for name in names for row in rows if row.get("arm") == name]
-    if not rows or set(rows[0]) != set(COLUMNS):
-        fail(f"{args.output} has no rows of this script")
+    rows = rows_of(args.output)
+    names = [arm.name for arm in args.arm] or list(dict.fromkeys(row["arm"] for row in rows))
+    rows = [row for name in names for row in rows if row["arm"] == name]
     print("\n".join(report(rows)))
     if args.plot:
         plot(rows, args.plot)

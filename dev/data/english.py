@@ -12,8 +12,9 @@ in once. Order, splits, interruptions and DEBIAN_POOL are as in linux_source.py.
 import gzip
 import html
 import re
+import zlib
 
-from data_common import run
+from data_common import fail, run
 from debian import make_corpus, packages
 
 PACKAGES = packages("""
@@ -97,8 +98,11 @@ def kind_of(name):
 
 def documents_of(name, data):
     markup, between = kind_of(name)
-    text = (gzip.decompress(data) if name.endswith(".dz") else data).decode("utf-8", "replace")
-    text = without(markup, text)
+    try:
+        data = gzip.decompress(data) if name.endswith(".dz") else data
+    except (OSError, EOFError, zlib.error) as error:
+        fail(f"{name} is damaged: {error}")
+    text = without(markup, data.decode("utf-8", "replace"))
     return list(cut(text, between)) if between else [text]
 
 

@@ -264,6 +264,8 @@ def test_markup_is_removed(_):
     ):  # fmt: skip
         assert english.documents_of(name, markup.encode()) == [plain], english.documents_of(name, markup.encode())
     found = english.documents_of("dictd/gcide.dict.dz", gzip.compress(GCIDE.encode()))
+    for damaged in (b"no gzip", gzip.compress(GCIDE.encode())[:-20]):
+        unit.refused("gcide.dict.dz is damaged: ", english.documents_of, "dictd/gcide.dict.dz", damaged)
     assert found == [
         "Abjure  v. t. [L. abjurare. See\n   Jury.]\n   To swear.\n\nAbjurer  n.\n   One who abjures.\n"
     ], found

@@ -123,13 +123,13 @@ def test_what_an_interval_says(_):
     for low, high, said in (
         (-0.003, 0.004, "equal within 0.004"),
         (0.001, 0.003, "equal within 0.004"),
-        (-0.005, 0.003, "undecided: more seeds"),
-        (0.001, 0.005, "higher, by 0.004 or not: more seeds"),
-        (-0.02, -0.001, "lower, by 0.004 or not: more seeds"),
+        (-0.005, 0.003, "undecided"),
+        (0.001, 0.005, "higher, perhaps by less than 0.004"),
+        (-0.02, -0.001, "lower, perhaps by less than 0.004"),
         (0.0041, 0.02, "higher by more than 0.004"),
         (-0.02, -0.005, "lower by more than 0.004"),
-        (-math.inf, math.inf, "undecided: more seeds"),
-        (math.nan, math.nan, "undecided: more seeds"),
+        (-math.inf, math.inf, "undecided"),
+        (math.nan, math.nan, "undecided"),
     ):
         assert loss.verdict(low, high, 0.004) == said, (low, high, loss.verdict(low, high, 0.004))
 
@@ -180,8 +180,8 @@ def test_known_curves_have_their_ratios(_):
         rows += base + rows_of("fast", seed, [(1000, curve(1000, 1.5, noise))], 102.0, points)
         runs = [(steps, curve(steps, 1.5, noise)) for steps in (500, 1000, 700)]
         schedules += base + rows_of("fast", seed, runs, 102.0)
-    said = "1.500 x in tokens (1.500 to 1.500) and 1.471 x in time (1.471 to 1.471) sooner"
-    said = f"reaches the baseline's final loss {said}"
+    said = "1.500 times fewer tokens (1.500 to 1.500) and 1.471 times less time (1.471 to 1.471)"
+    said = f"reaches the baseline's final loss with {said}"
     assert ratios(rows) == said and ratios(schedules) == said, (ratios(rows), ratios(schedules))
     assert loss.report(rows)[1].startswith("fast: -0.11699 (-0.11699 to -0.11699) in 3 pairs: lower by more"), rows
 
@@ -193,7 +193,7 @@ def test_the_spread_is_that_of_the_seeds(_):
         rows += rows_of("fast", seed, [(steps, curve(steps, sooner)) for steps in (500, 1000)])
     logs = [math.log(x) for x in (1.4, 1.5, 1.6)]
     mean, low, high = (f"{math.exp(x):.3f}" for x in loss.interval(logs))
-    assert f"{mean} x in tokens ({low} to {high})" in ratios(rows) and low < "1.4" < "1.6" < high, ratios(rows)
+    assert f"{mean} times fewer tokens ({low} to {high})" in ratios(rows) and low < "1.4" < "1.6" < high, ratios(rows)
 
 
 def test_a_loss_that_is_not_reached_has_no_ratio(_):
@@ -201,7 +201,7 @@ def test_a_loss_that_is_not_reached_has_no_ratio(_):
     slow = rows_of("slow", 1, [(500, 3.5), (1000, 3.1)]) + rows_of("slow", 2, [(500, 3.5), (1000, 2.9)])
     assert ratios(rows + slow) == "reaches the baseline's final loss with 1 of 2 seeds", ratios(rows + slow)
     early = rows_of("early", 1, [(500, 2.9), (1000, 2.5)]) + rows_of("early", 2, [(500, 2.9), (1000, 2.5)])
-    assert "at least 2.000 x in tokens" in ratios(rows + early), ratios(rows + early)
+    assert "at least 2.000 times fewer tokens" in ratios(rows + early), ratios(rows + early)
 
 
 def test_only_runs_of_equal_seeds_and_lengths_are_paired(_):
@@ -278,7 +278,9 @@ def test_other_settings_under_the_same_name_are_refused(folder):
     common = ("--seeds", "2", "--steps", "4")
     other = ("base=", "worse=-l 0.02")
     refused("has arm worse with flags", lambda: called(folder, *common, arms=other))
-    refused("has arm base with margin 0.004, not 0.005", lambda: called(folder, *common, "--margin", "0.005"))
+    refused("with margin 0.004, not 0.005", lambda: called(folder, *common, "--margin", "0.005"))
+    alone = ("third=-l 0.03",)
+    refused("with margin 0.004, not 1", lambda: called(folder, *common, "--margin", "1", arms=alone))
     refused("has arm base with val_tokens 19968, not 768", lambda: called(folder, *common, "--val-tokens", "1000"))
 
 
@@ -286,6 +288,12 @@ def test_a_run_that_diverges_is_a_row(folder):
     rows, said = called(folder, "--seeds", "2", "--steps", "4", arms=("base=", "high=--diverges-at 2"))
     assert [row["loss"] for row in rows if (row["arm"], row["seed"]) == ("high", "2")] == ["nan"], rows
     assert "high: diverged with 1 of 2 seeds" in said and "reaches" not in said, said
+
+
+def test_seeds_with_which_the_baseline_diverges_have_no_pairs(folder):
+    arms = ("base=--diverges-at 2", "other=")
+    _, said = called(folder, "--seeds", "3", "--steps", "4", arms=arms)
+    assert "diverged with 1 of 3 seeds, which have no pairs" in said and "in 2 pairs" in said, said
 
 
 def test_a_program_starts_from_the_trainer_s_weights(folder):
@@ -314,6 +322,8 @@ def test_a_trainer_that_stops_early_is_said(folder):
 def test_bad_input_ends_in_one_line(folder):
     for flags, arms, words in (
         ([], ("base=",), "--steps says how many steps a run has"),
+        (["--steps", "4", "4"], ("base=",), "--steps has a number twice"),
+        (["--steps", "4", "--margin", "nan"], ("base=",), "--margin nan: a number of nats above 0"),
         (["--steps", "4"], ("a=", "a=-c 1"), "two arms have the same name"),
         (["--steps", "4"], ("-l 1",), "is not a name and flags"),
         (["--steps", "4"], ("a=no/such/program -l 1",), "names a program, no/such/program, that is not there"),
@@ -322,6 +332,8 @@ def test_bad_input_ends_in_one_line(folder):
     ):
         refused(words, lambda flags=flags, arms=arms: called(folder, "--seeds", "1", *flags, arms=arms))
     refused("cannot read", lambda: called(folder, arms=()))
+    unit.write(os.path.join(folder, "loss.csv"), "model,ms\nd12,1\n")
+    refused("has no rows of this script", lambda: called(folder, "--seeds", "1", "--steps", "4"))
 
 
 def test_the_plot_has_a_line_for_each_arm(folder):
