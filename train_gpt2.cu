@@ -4,7 +4,7 @@ The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PR
 This file is the model: forward, backward, update, the training loop, and then what they rest on: memory, copies, snapshots.
 llmc/model/gpt2_model.h documents its functions; those that it shares with the CPU trainer are in gpt2_common.h. Attention and
 the GEMM groups are the variants that dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everything else is
-in llmc/, one header per idea. No floating-point sum uses atomics in an open order, so the same seed gives the same bits.
+in llmc/. No floating-point sum uses atomics in an open order, so the same seed gives the same bits.
 Several processes, each with a GPU, share the model through llmc/exchange/buckets.cuh. The parts of the loop are in llmc/run,
 which the CPU trainer shares, too.
 */

@@ -37,7 +37,7 @@ static inline Status hopper_num_sms(int* num_sms) {
     if (!code.sm_90a) {
         return status_fail(
             "wgmma needs a GPU of compute capability 9.0 and code for sm_90a; build it with GPU_ARCH=90, or "
-            "give nvcc -gencode arch=compute_90a,code=sm_90a");
+            "give nvcc -gencode arch=compute_90a,code=sm_90a; on another GPU take another variant");
     }
     TRY(cuda_try(cudaGetDevice(&device)));
     return cuda_try(cudaDeviceGetAttribute(num_sms, cudaDevAttrMultiProcessorCount, device));

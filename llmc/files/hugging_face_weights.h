@@ -1,7 +1,6 @@
 /*
 GPT-2 as Hugging Face's transformers has it: the names of the tensors, which of them are transposed, the keys of config.json;
-and a reader of model.safetensors, or of the files that model.safetensors.index.json lists, in fp32, fp16 or bf16, with
-config.json.
+and a reader of model.safetensors, or the files that model.safetensors.index.json lists, in fp32, fp16 or bf16, and config.json.
 
     HuggingFaceWeights w;
     TRY(hugging_face_open(&w, "gpt2"));         a folder, or one .safetensors file; everything but the numbers is checked

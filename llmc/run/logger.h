@@ -262,8 +262,8 @@ static inline void step_log_take_stdout(StepLog* log) {
 
 enum { STEP_LOG_LAST_LINE = 1 << 20 }; // bytes: no line of a log is as long
 
-// Removes an incomplete last line. Leaves a file alone in which a line does not begin like a log's, or is too long. `flag` and `way` are of
-// errors: what names the file, if not the folder, and what to do.
+// Removes an incomplete last line. Leaves a file alone in which a line does not begin like a log's, or is too long. `flag` and
+// `way` are of errors: what names the file, if not the folder, and what to do.
 static inline void step_log_mend_(const char* flag, const char* path, const char* way) {
     char* line = NULL;
     size_t capacity = 0;

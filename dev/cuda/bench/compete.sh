@@ -9,7 +9,7 @@
 #     SHAPES="8,1024,12,64" dev/cuda/bench/compete.sh flash2               at these shapes alone
 #     EVERY=1 BOARD=/tmp/all.csv dev/cuda/bench/compete.sh mma wgmma      a row for every configuration, in another file
 #     DIRECTIONS=decode dev/cuda/bench/compete.sh          decode alone; likewise matmul
-#     DIRECTIONS=matmul GROUPS_OF="qkv fc" MODELS="65536,768" dev/cuda/bench/compete.sh wgmma     two groups in one model
+#     DIRECTIONS=matmul GROUPS_OF="fc residual" MODELS="65536,768" dev/cuda/bench/compete.sh wgmma     two groups in one model
 #
 # New rows replace those of the same direction or group, variant, precision, shape and mode; all others stay, so a race may be
 # run in slices. CHECK=0 leaves out the sweep of checks before each race; the shapes that are timed are always checked first.
