@@ -72,7 +72,7 @@ static inline uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
 
 // ----------------------------------------------------------------------------
 // The digest detects any change within one word of 8 bytes, and all other changes but one in 2^64. It is not cryptographic. It
-// is part of the formats of model and state files: model_file.h, checkpoint.h.
+// identifies programs, flags and weights: launch.h, identity.h.
 
 typedef struct {
     uint64_t hash, bytes;
@@ -107,7 +107,7 @@ static inline void digest_update(Digest* d, const void* data, size_t bytes) {
     d->bytes += bytes;
 }
 
-// The digest of all bytes and their number; never 0, which stands for a file without a digest.
+// The digest of all bytes and their number; never 0, which stands for no digest.
 static inline uint64_t digest_end(Digest d) {
     digest_update(&d, &d.bytes, sizeof(d.bytes));
     return d.hash ? d.hash : 1;

@@ -226,7 +226,7 @@ static inline int ends_with(const char* name, const char* end) {
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
-// 1 if a word is one of a list, which is separated so; 0 without a list.
+// 1 if a word is one of the words of a list, which the separator separates; 0 without a list.
 static inline int is_listed(const char* list, char separator, const char* word) {
     size_t length = strlen(word);
     for (const char *one = list, *end; one != NULL; one = end != NULL ? end + 1 : NULL) {

@@ -1,6 +1,6 @@
 /*
-Warns when a step takes 20 times as long as usual, and at least 5 s: once while it hangs, once when it ends. A thread looks on;
-the steps themselves only record when they began.
+Warns when a step takes 20 times as long as usual, and at least 5 s: once while it hangs, once when it ends. A thread checks
+every 50 ms; the steps themselves only record when they began.
 
     watchdog_start(&w);
     for each step { watchdog_begin(&w, step, wall_seconds()); ...; watchdog_end(&w, wall_seconds()); }

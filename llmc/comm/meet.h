@@ -129,7 +129,7 @@ typedef struct {
     int missing;        // connections that have not come yet
     int num_visitors;   // slots for those who have not said their hello
     int visits;         // of which they have taken so many, in turn
-    struct pollfd* fds; // (num_visitors + 1 + size) visitors, the listener, who is here
+    struct pollfd* fds; // (num_visitors + 1 + size) visitors, the listener, connected processes
 } CommMeeting;
 
 // ----------------------------------------------------------------------------

@@ -249,7 +249,7 @@ static inline void comm_abort_device_(Comm* c) {
     }
 }
 
-// Once the run has failed: ends the process where it does not end of itself.
+// Once the run has failed: ends the process if it does not exit on its own.
 static inline void comm_end_process_(Comm* c) {
     char text[COMM_TEXT_BYTES];
     double end = wall_seconds() + c->grace;

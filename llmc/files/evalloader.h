@@ -78,8 +78,8 @@ static inline void evalloader_read_(EvalLoader* e) {
     if (header[1] != 1) { fatal("%s: evaluation file version %d is not supported: 1 is", e->path, (int)header[1]); }
     size_t bytes = file.body_bytes, words = bytes / 2, at = 0;
     if (header[2] < 1 || header[2] > EVAL_MAX_EXAMPLES || (size_t)header[2] > words / EVAL_SMALLEST) {
-        fatal("%s: its header says %d examples, which its %zu bytes are not; the file is truncated or corrupt", e->path,
-              (int)header[2], bytes);
+        fatal("%s: its header says %d examples, which do not fit its %zu bytes; the file is truncated or corrupt",
+              e->path, (int)header[2], bytes);
     }
     e->num_examples = header[2];
     e->words = (uint16_t*)malloc_check(bytes);

@@ -11,7 +11,7 @@ A model's weights for other programs, by what the target is called:
 
 A target appears whole or not at all: a folder is written as <target>.tmp and then renamed. Nothing is overwritten unless
 `overwrite` is 1, and then of folders only those that hold nothing but such an export, which is there until the new one is
-whole. While there is a <target>.tmp, another export is at work, or was killed, and a new one is refused.
+whole. <target>.tmp marks an export that is running or was killed; new ones are refused until it is gone.
 */
 #ifndef LLMC_FILES_EXPORT_WEIGHTS_H
 #define LLMC_FILES_EXPORT_WEIGHTS_H
@@ -105,8 +105,8 @@ static inline Status export_path_(char path[1024], const char* target) {
 static inline Status export_make_(const char* folder) {
     if (mkdir(folder, 0777) == 0) { return STATUS_OK; }
     if (errno == EEXIST) {
-        return status_fail("--export: another export is writing %s, or was killed; wait for it, or remove that",
-                           folder);
+        return status_fail(
+            "--export: %s is there: another export is running, or was killed; wait, or remove that folder", folder);
     }
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }

@@ -185,7 +185,8 @@ size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
 static inline Status gpt2_check_range(const GPT2* model, GPT2Block block, size_t offset, size_t bytes) {
     size_t all = gpt2_block_bytes(model, block), size = gpt2_element(&model->info, block);
     if (offset % size == 0 && bytes % size == 0) { return gpt2_check_block(all, offset, bytes); }
-    return status_fail("bytes %zu to %zu of a block of %zu, %zu each number", offset, offset + bytes, all, size);
+    return status_fail("bytes %zu to %zu do not begin and end at whole numbers of %zu bytes (block of %zu)", offset,
+                       offset + bytes, size, all);
 }
 
 // ----------------------------------------------------------------------------

@@ -85,7 +85,7 @@ static inline void launch_program_(char* text, size_t size) {
 }
 
 // The lines that must be equal in all processes, which the caller frees: the program and the flags, but for those that say how
-// a process is started. Rank 0 alone writes to its folder.
+// a process is started and meets the others. Rank 0 alone writes to its folder.
 static inline char* launch_settings(const Options* o) {
     char *settings = NULL, program[96], number[64];
     size_t size;

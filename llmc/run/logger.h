@@ -289,8 +289,8 @@ static inline void step_log_mend_(const char* flag, const char* path, const char
     fclose(file);
 }
 
-// Opens <dir>/main.jsonl: of a new run empty, of one that resumes as it is, but for an incomplete last line. With dir NULL
-// there is none.
+// Opens <dir>/main.jsonl: empty for a new run; a resumed run keeps it, without an incomplete last line. With dir NULL there is
+// none.
 static inline void step_log_open_own(StepLog* log, const char* dir, int resumed) {
     if (dir == NULL) { return; }
     logger_name_(&log->own, dir, "main.jsonl");

@@ -32,7 +32,7 @@ static inline void trainer_log_save_(Trainer* t, CheckpointResult result) {
 }
 
 // Reports the result of the save in progress, if it has ended; with `wait`, waits for it first. A save that found numbers that
-// are not finite ends the run: of several processes, where all have waited and so know it.
+// are not finite ends the run; with several processes only after all have waited, so that all know.
 static inline void trainer_end_save_(Trainer* t, int wait) {
     CheckpointResult result = wait ? checkpoint_writer_wait(&t->writer) : checkpoint_writer_poll(&t->writer);
     t->saved_step = t->writer.settings.newest;

@@ -158,7 +158,7 @@ static inline Status trainer_compute_(Trainer* t) {
 }
 
 // Begins a step: forward and backward passes of its micro-steps, the mean gradient of total_batch tokens. Returns 0 where the
-// run ends instead: a batch cannot be read, or processes have other results of the step before.
+// run ends instead: a batch cannot be read, or the processes' results of the previous step differ.
 static inline int trainer_gradients(Trainer* t, int step) {
     gpt2_range_begin("step");
     t->begun = wall_seconds();

@@ -250,7 +250,8 @@ static void another_export_is_not_disturbed(void) {
     mkdir(unit_path("both.tmp"), 0755);
     unit_write(unit_path("both.tmp/model.safetensors.tmp"), "half", 4);
     CHECK(export_to(unit_path("both"), first, "auto", 0) == STATUS_ERROR);
-    CHECK(strstr(status_message(), "both.tmp, or was killed; wait for it, or remove that") != NULL);
+    CHECK(strstr(status_message(),
+                 "both.tmp is there: another export is running, or was killed; wait, or remove that folder") != NULL);
     CHECK(unit_file_is(unit_path("both.tmp/model.safetensors.tmp"), "half") && !file_exists(unit_path("both")));
     status_clear();
     export_remove_(unit_path("both.tmp"));

@@ -100,7 +100,7 @@ def test_tables_of_training(folder):
 
 def test_tables_of_decode(folder):
     path = board(folder)
-    rows = [DECODE, row("decode", "naive", "1,256,12,64", 0.03, 100, trains="forced")]
+    rows = [DECODE, row("decode", "naive", "1,256,12,64", 0.03, 100, trains="no")]
     rows += [
         row("decode", "split", shape, 0.004, 2500, config="256 keys") for shape in ("1,256,12,64", "64,1024,12,64")
     ]

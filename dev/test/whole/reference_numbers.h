@@ -372,6 +372,7 @@ static inline void reference_check_snapshot(GPT2Settings settings, GPT2Config co
     reference_refused("gradients of a snapshot", gpt2_read_snapshot(model, word, GPT2_GRADIENTS, 0, 4), "gradients");
     size_t end = gpt2_block_bytes(model, GPT2_MOMENTS1);
     reference_refused("past its block", gpt2_read_snapshot(model, word, GPT2_MOMENTS1, end - 2, 4), "block");
+    reference_refused("within a number", gpt2_read_snapshot(model, word, GPT2_MOMENTS1, 2, 4), "whole numbers");
     gpt2_free(model);
 }
 
