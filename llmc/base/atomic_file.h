@@ -15,7 +15,6 @@ calls atomic_abandon(). Each thread may write a file.
 #define LLMC_BASE_ATOMIC_FILE_H
 
 #include "regular_file.h"
-#include "status.h"
 #include "utils.h"
 
 // ----------------------------------------------------------------------------

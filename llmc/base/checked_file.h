@@ -17,7 +17,6 @@ begin with status_clear(). No globals: each thread may have its own files.
 #include "atomic_file.h"
 #include "checksum.h"
 #include "regular_file.h"
-#include "status.h"
 #include "utils.h"
 
 enum { CHECKED_MARK = 0x43524343, CHECKED_MAX_BLOCKS = 128, CHECKED_SMALLEST_BLOCK_LOG2 = 16 };

@@ -24,7 +24,7 @@ strings as JSON.
 #include <string.h>
 
 #include "regular_file.h"
-#include "status.h"
+#include "utils.h"
 #include "utf8.h"
 
 enum { JSON_DEPTH = 64, JSON_MOST_BYTES = 1 << 28 };

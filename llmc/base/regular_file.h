@@ -7,7 +7,6 @@ of another.
 
 #include <strings.h>
 
-#include "status.h"
 #include "utils.h"
 
 // Why what stat() has found is no regular file; NULL if it is one.

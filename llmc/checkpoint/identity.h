@@ -17,7 +17,7 @@ has the lines of the trainers' flags, and compares.
 #include <inttypes.h>
 
 #include "llmc/base/checked_file.h"
-#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
 
 typedef enum {
     IDENTITY_FREE,   // no effect on the result
@@ -44,11 +44,9 @@ static inline void run_identity_free(RunIdentity* id) {
 // Writing
 
 // Appends a line. Control characters of the value become '?'.
-#if defined(__GNUC__)
-__attribute__((format(printf, 4, 5)))
-#endif
-static inline void
-run_identity_line(RunIdentity* id, IdentityEffect effect, const char* name, const char* format, ...) {
+PRINTF_LIKE(4, 5)
+static inline void run_identity_line(RunIdentity* id, IdentityEffect effect, const char* name, const char* format,
+                                     ...) {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);

@@ -17,7 +17,6 @@ process says for whom, after 1.5 s and then every 10 s:
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "llmc/base/status.h"
 #include "llmc/base/utils.h"
 
 // ----------------------------------------------------------------------------
@@ -38,7 +37,7 @@ static inline CommWait comm_wait_begin(const char* reason, double timeout) {
 }
 
 // What is waited for from now on
-__attribute__((format(printf, 2, 3))) static inline void comm_wait_for(CommWait* w, const char* format, ...) {
+PRINTF_LIKE(2, 3) static inline void comm_wait_for(CommWait* w, const char* format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(w->text, sizeof(w->text), format, args);

@@ -18,7 +18,6 @@ of another.
 #include <sys/socket.h>
 
 #include "llmc/base/atomic_file.h"
-#include "llmc/base/status.h"
 #include "llmc/base/utils.h"
 
 enum { COMM_TEXT_BYTES = 1024 };

@@ -7,7 +7,7 @@ The CPU's rows of --doctor: its threads, and a GEMM and attention against fp64.
 #include "attention.h"
 #include "matmul.h"
 #include "llmc/base/table.h"
-#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
 #include "llmc/model/fp64_reference.h"
 
 // The errors against fp64 of a GEMM and, over a batch of tokens, of attention and its gradient, on random inputs

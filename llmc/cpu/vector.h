@@ -16,7 +16,7 @@ The code relies on NaN staying NaN and on sums being added in the order written;
 #include <omp.h>
 #endif
 
-#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
 
 #ifdef __FAST_MATH__
 #error "compile without -ffast-math: NaN must stay NaN, and vec_exp() rounds by adding and subtracting a constant"

@@ -15,7 +15,6 @@ Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPREC
 #include <string.h>
 
 #include "ptx.cuh"
-#include "llmc/base/status.h"
 #include "llmc/base/utils.h"
 
 #if defined(PRECISION_FP32)
@@ -83,7 +82,7 @@ static inline const char* last_range_name(char* text, size_t size) {
     return text;
 }
 
-// The same for libraries: records the failure (status.h) and returns the Status. A kernel's error says where in the step it was
+// The same for libraries: records the failure (utils.h) and returns the Status. A kernel's error says where in the step it was
 // noticed, and how to find the launch; any other names the range that it happened in.
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {

@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(DEVICE_CODE_THREADS) device_code_probe_
 #endif
 
 // The code for the current GPU of the object that calls this; queried once for each GPU, which may create its context. Records
-// an error (status.h) if there is no GPU, or no code for it.
+// an error (utils.h) if there is no GPU, or no code for it.
 static inline Status device_code(DeviceCode* code) {
     static std::atomic<int> known[64]; // by device: capability * 4 + sm_90 * 2 + sm_90a; 0: not known
     int device, major, minor;

@@ -28,7 +28,7 @@ namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// The number of SMs of the current GPU. Records an error (status.h) if its compute capability is not 9.0, or if this build
+// The number of SMs of the current GPU. Records an error (utils.h) if its compute capability is not 9.0, or if this build
 // has no code for sm_90a.
 static inline Status hopper_num_sms(int* num_sms) {
     int device;
@@ -315,7 +315,7 @@ template <int N> __device__ inline void cp_async_bulk_wait_group() {
 }
 
 // libcuda's cuTensorMapEncodeTiled, looked up at run time since nothing links libcuda; nullptr, with an error recorded
-// (status.h), where there is none. Only success is cached: a failure, such as no memory for a context, may be temporary.
+// (utils.h), where there is none. Only success is cached: a failure, such as no memory for a context, may be temporary.
 static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     static std::atomic<PFN_cuTensorMapEncodeTiled_v12000> kept{nullptr};
     if (kept != nullptr) { return kept; }
@@ -334,7 +334,7 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
 // bytes, multiples of 16. Rows of a box hold 128 bytes, 64 elements of 16 bits, whose 16-byte chunk c lies at c ^ (row % 8)
 // in shared memory: the layout that tile_descriptor_* describe to wgmma. Or they hold 64 bytes: c lies at c ^ (row / 2 % 4).
 // (CUDA driver API, 6.29)
-// Records an error (status.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
+// Records an error (utils.h) where the driver refuses, such as a tensor that is not aligned to 16 bytes.
 template <int rank> static inline Status tensor_map(CUtensorMap* map, const floatX* tensor,
                                                     const uint64_t (&sizes)[rank], const uint64_t (&strides)[rank - 1],
                                                     const uint32_t (&box)[rank]) {

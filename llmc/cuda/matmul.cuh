@@ -24,7 +24,7 @@ static inline void cublas_check_(cublasStatus_t status, const char* call, const 
     fatal("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
 }
 
-// The same for libraries: records the failure (status.h) and returns the Status.
+// The same for libraries: records the failure (utils.h) and returns the Status.
 #define cublas_try(call) cublas_try_(call, #call, __FILE__, __LINE__)
 static inline Status cublas_try_(cublasStatus_t status, const char* call, const char* file, int line) {
     char range[96];

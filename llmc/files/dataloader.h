@@ -459,9 +459,7 @@ static inline size_t dataloader_shared_files(const DataLoader* a, const DataLoad
     size_t shared = 0;
     for (size_t i = 0; i < a->num_shards; i++) {
         for (size_t j = 0; j < b->num_shards; j++) {
-            struct stat x, y;
-            int known = stat(a->shards[i].path, &x) == 0 && stat(b->shards[j].path, &y) == 0;
-            if (!known || x.st_dev != y.st_dev || x.st_ino != y.st_ino) { continue; }
+            if (!same_file(a->shards[i].path, b->shards[j].path)) { continue; }
             if (shared++ == 0) { *first = a->shards[i].path; }
             break;
         }

@@ -113,9 +113,7 @@ static inline Status export_make_(const char* folder) {
 
 // Fails if an existing folder cannot be renamed, or is the current directory, which a replacement would remove.
 static inline Status export_check_place_(const char* path) {
-    struct stat folder, here;
-    if (stat(path, &folder) == 0 && stat(".", &here) == 0 && folder.st_dev == here.st_dev &&
-        folder.st_ino == here.st_ino) {
+    if (same_file(path, ".")) {
         return status_fail("--export %s is the folder that you are in, and would be replaced; name a folder in it",
                            path);
     }

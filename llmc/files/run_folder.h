@@ -19,7 +19,7 @@ are ever removed.
 #include <limits.h>
 #include <sys/file.h>
 
-#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
 
 typedef struct {
     char path[1024];

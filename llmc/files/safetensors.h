@@ -21,7 +21,6 @@ the tensors fill the data without a hole or an overlap.
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/json.h"
 #include "llmc/base/regular_file.h"
-#include "llmc/base/status.h"
 #include "llmc/base/utils.h"
 
 enum { SAFETENSORS_MOST_HEADER = 100000000, SAFETENSORS_MOST_DIMS = 8 };

@@ -15,7 +15,6 @@ multiple of 128, maxT the context length.
 #include <math.h>
 
 #include "llmc/base/rand.h"
-#include "llmc/base/status.h"
 #include "llmc/base/utils.h"
 
 typedef struct {

@@ -20,7 +20,7 @@ process and the CUDA context remain usable, the model can be freed, and a refuse
 #include "parameter_layout.h"
 #include "plan.h"
 #include "llmc/base/host.h"
-#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
 #include "llmc/base/table.h"
 
 typedef struct GPT2 GPT2;

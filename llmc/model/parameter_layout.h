@@ -14,7 +14,7 @@ of gpt2_model.h, use the order of gpt2.h's table; layout_run() translates it.
 #define LLMC_MODEL_PARAMETER_LAYOUT_H
 
 #include "gpt2.h"
-#include "llmc/base/status.h"
+#include "llmc/base/utils.h"
 
 enum {
     LAYOUT_BLOCK = 8192,                                // elements; the gradient norm sums the squares block by block

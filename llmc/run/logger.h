@@ -171,11 +171,7 @@ static inline void logger_write(Logger* logger, const char* line, size_t bytes) 
     if (logger->error != 0) { logger_keep_(logger, line, bytes); }
 }
 
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-static inline void
-logger_line_(Logger* logger, const char* format, ...) {
+PRINTF_LIKE(2, 3) static inline void logger_line_(Logger* logger, const char* format, ...) {
     char line[LOGGER_LINE] = "";
     if (!logger->active) { return; }
     va_list args;

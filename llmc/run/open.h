@@ -300,10 +300,8 @@ NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
 // Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of a run that --overwrite replaces.
 NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
     const char *from = t->tokenizer_path, *to = t->options.output_dir;
-    struct stat source, run;
-    int has_one = folder_exists(from) && stat(from, &source) == 0;
-    if (t->resumed || to == NULL || comm_rank(t->comm) != 0 || stat(to, &run) != 0) { return; }
-    if (has_one && source.st_dev == run.st_dev && source.st_ino == run.st_ino) { return; }
+    int has_one = folder_exists(from);
+    if (t->resumed || to == NULL || comm_rank(t->comm) != 0 || same_file(from, to)) { return; }
     if (t->options.overwrite) { hugging_face_remove_tokenizer(to); }
     if (has_one) { check(hugging_face_copy_tokenizer(to, from)); }
 }

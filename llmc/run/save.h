@@ -55,11 +55,8 @@ static inline void trainer_save_(Trainer* t, int step, int last) {
 
 // Ends the run with an exit code and, after closing it, one line with the reason. `save`: the weights are valid and the loader
 // is at the beginning of `step`, so that state is saved.
-#if defined(__GNUC__)
-__attribute__((format(printf, 5, 6)))
-#endif
-static inline void
-trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format, ...) {
+PRINTF_LIKE(5, 6)
+static inline void trainer_fail_(Trainer* t, int step, int save, int exit_code, const char* format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(t->failure, sizeof(t->failure), format, args);

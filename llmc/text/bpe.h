@@ -13,7 +13,6 @@ are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one 
 #include <limits.h>
 
 #include "unicode_classes.h"
-#include "llmc/base/status.h"
 #include "llmc/base/utf8.h"
 #include "llmc/base/utils.h"
 

@@ -8,7 +8,7 @@ A program is linked with attention.cu's object, where their kernels are compiled
 attention_force() gives the two variants to take, of these or of the program's own: dev/test/whole/test_gpu_pairs.cu tests all
 pairs of those that can train so.
 
-Launchers record errors and return (llmc/base/status.h): no GPU, a head size or GPU that nothing serves, a failed launch.
+Launchers record errors and return (llmc/base/utils.h): no GPU, a head size or GPU that nothing serves, a failed launch.
 */
 #ifndef ATTENTION_CUH
 #define ATTENTION_CUH

@@ -36,7 +36,7 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 // allocates nothing, synchronises nothing and keeps no state; it is safe inside a CUDA graph, and on several streams at once
 // with a scratch for each. The initial contents of scratch do not matter.
 //
-// A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/base/status.h) and returns; it neither throws
+// A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/base/utils.h) and returns; it neither throws
 // nor exits. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
 
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,

@@ -17,7 +17,7 @@ namespace cublas {
 
 constexpr size_t WORKSPACE = 32 << 20;
 
-// The handle, on a stream and with the workspace of this launch. A failure is recorded (status.h).
+// The handle, on a stream and with the workspace of this launch. A failure is recorded (utils.h).
 static inline cublasHandle_t handle_on(cudaStream_t stream, void* workspace) {
     static cublasHandle_t handle = [] {
         cublasHandle_t h = nullptr;

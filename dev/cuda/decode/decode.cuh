@@ -5,7 +5,7 @@ attention_decode.h's.
 The choice depends on precision and head size, never on B, T or max_length: another configuration adds in another order, and a
 sequence's bits must not depend on what else is in the batch. What serves fits the shared memory of every GPU from sm_80 on.
 
-Launchers record errors and return (llmc/base/status.h): a head size that nothing serves, misaligned tensors, a failed launch.
+Launchers record errors and return (llmc/base/utils.h): a head size that nothing serves, misaligned tensors, a failed launch.
 */
 #ifndef DECODE_CUH
 #define DECODE_CUH

@@ -6,7 +6,7 @@ A program is linked with matmul.cu's object, where their kernels are compiled on
 matmul_force() names the variant to take for every group that it serves, whatever the sizes are:
 dev/test/whole/test_gpu_pairs.cu tests them so.
 
-Launchers record errors and return (llmc/base/status.h).
+Launchers record errors and return (llmc/base/utils.h).
 */
 #ifndef MATMUL_CUH
 #define MATMUL_CUH

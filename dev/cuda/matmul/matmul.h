@@ -48,7 +48,7 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 // allocates nothing on the device, synchronises nothing and keeps no state but what `context` holds; it is safe inside a CUDA
 // graph once the same sizes have been launched outside, and on several streams at once with a context for each. The initial
 // contents of scratch do not matter. A launcher that cannot launch records why by status_fail() or cuda_try()
-// (llmc/base/status.h) and returns.
+// (llmc/base/utils.h) and returns.
 
 struct Matmul; // llmc/cuda/matmul.cuh: cuBLASLt's handle, its workspace, the plans made so far
 
