@@ -1,6 +1,6 @@
 /*
-What a program shows on a terminal: a line that is overwritten repeatedly, and erased before anything else is printed; how far
-long work has come; and the losses of a run as a small curve. No colours are used, and the terminal's settings are not changed.
+What a program shows on a terminal: a line that is overwritten repeatedly, and erased before anything else is printed; and how
+far long work has come. No colours are used, and the terminal's settings are not changed.
 
 In a file, the progress of work is a line every 30 seconds, so none for shorter work, unless progress_begin asks for the first
 one sooner.
@@ -8,7 +8,6 @@ one sooner.
 #ifndef LLMC_BASE_TERMINAL_H
 #define LLMC_BASE_TERMINAL_H
 
-#include <math.h>
 #include <sys/ioctl.h>
 
 #include "utils.h"
@@ -35,17 +34,6 @@ static inline int terminal_columns(void) {
     struct winsize size;
     memset(&size, 0, sizeof(size));
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-// 1 if the user's locale is UTF-8.
-static inline int terminal_is_utf8(void) {
-    static const char* const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
-    for (int i = 0; i < 3; i++) {
-        const char* locale = getenv(names[i]);
-        if (locale == NULL || locale[0] == '\0') { continue; }
-        return strcasestr(locale, "utf-8") != NULL || strcasestr(locale, "utf8") != NULL;
-    }
-    return 0;
 }
 
 // ----------------------------------------------------------------------------
@@ -131,81 +119,5 @@ static inline void progress_update(const char* what, size_t done, size_t total) 
 }
 
 static inline void progress_end(void) { progress_finish(&progress_of_program); }
-
-// ----------------------------------------------------------------------------
-// The losses of a run: four lines of Braille, whose characters are 2 x 4 dots. A curve keeps the means of up to 512 spans of
-// steps; when they are full, neighbours are merged in pairs.
-
-enum { CURVE_SPANS = 512, CURVE_LINES = 4, CURVE_MOST_COLUMNS = 64 };
-
-typedef struct {
-    double sums[CURVE_SPANS]; // of the finite losses of each span
-    int counts[CURVE_SPANS];  // how many there are
-    int span;                 // steps of a span, a power of two; 0: none has come
-    int steps;
-} LossCurve;
-
-static inline void curve_add(LossCurve* c, float loss) {
-    if (c->span == 0) { c->span = 1; }
-    if (c->steps == CURVE_SPANS * c->span) {
-        for (int i = 0; i < CURVE_SPANS / 2; i++) {
-            c->sums[i] = c->sums[2 * i] + c->sums[2 * i + 1];
-            c->counts[i] = c->counts[2 * i] + c->counts[2 * i + 1];
-        }
-        memset(c->sums + CURVE_SPANS / 2, 0, sizeof(c->sums) / 2);
-        memset(c->counts + CURVE_SPANS / 2, 0, sizeof(c->counts) / 2);
-        c->span *= 2;
-    }
-    int i = c->steps++ / c->span;
-    if (isfinite(loss)) { c->sums[i] += (double)loss, c->counts[i]++; }
-}
-
-// The mean loss of part x of n, or NAN
-static inline double curve_part_(const LossCurve* c, int x, int n) {
-    int spans = (c->steps + c->span - 1) / c->span, count = 0;
-    int first = (int)((long long)spans * x / n), end = (int)((long long)spans * (x + 1) / n);
-    double sum = 0.0;
-    for (int i = first; i < (end > first ? end : first + 1); i++) { sum += c->sums[i], count += c->counts[i]; }
-    return count > 0 ? sum / count : (double)NAN;
-}
-
-// 1 if the curve passes through a dot: through rows[x] (-1: a gap), and from there up to the row before or down to it.
-static inline int curve_has_dot_(const int* rows, int x, int row) {
-    int to = rows[x], from = x > 0 && rows[x - 1] >= 0 ? rows[x - 1] : to;
-    return row == to || (to >= 0 && ((row > from && row < to) || (row < from && row > to)));
-}
-
-// Prints the curve of the steps from first_step on, the largest loss on top, on a terminal of so many columns whose locale is
-// UTF-8; nothing where there is none to see.
-static inline void curve_print(FILE* out, const LossCurve* c, int first_step, int columns) {
-    static const unsigned bits[8] = {0x01, 0x08, 0x02, 0x10, 0x04, 0x20, 0x40, 0x80};
-    int rows[2 * CURVE_MOST_COLUMNS], width = columns - 12 < CURVE_MOST_COLUMNS ? columns - 12 : CURVE_MOST_COLUMNS;
-    double least = (double)INFINITY, most = -(double)INFINITY;
-    if (c->steps < 2 || width < 8 || !terminal_is_utf8()) { return; }
-    for (int x = 0; x < 2 * width; x++) {
-        double loss = curve_part_(c, x, 2 * width);
-        least = fmin(least, loss), most = fmax(most, loss); // of NAN and a number the number
-    }
-    if (!isfinite(least)) { return; }
-    for (int x = 0; x < 2 * width; x++) {
-        double loss = curve_part_(c, x, 2 * width), range = most > least ? most - least : 1.0;
-        rows[x] = isnan(loss) ? -1 : (int)lrint((most - loss) / range * (4 * CURVE_LINES - 1));
-    }
-    for (int line = 0; line < CURVE_LINES; line++) {
-        char label[32] = "";
-        if (line == 0) { snprintf(label, sizeof(label), "%.4f", most); }
-        if (line == CURVE_LINES - 1) { snprintf(label, sizeof(label), "%.4f", least); }
-        fprintf(out, "%9.9s |", label);
-        for (int column = 0; column < width; column++) {
-            unsigned braille = 0;
-            for (int dot = 0; dot < 8; dot++) {
-                if (curve_has_dot_(rows, 2 * column + dot % 2, 4 * line + dot / 2)) { braille |= bits[dot]; }
-            }
-            fprintf(out, "\xe2%c%c", (int)(0xa0 | braille >> 6), (int)(0x80 | (braille & 0x3f))); // U+2800 + braille
-        }
-        fputc('\n', out);
-    }
-    fprintf(out, "%9s  loss of steps %d to %d\n", "", first_step + 1, first_step + c->steps);
-}
 
 #endif

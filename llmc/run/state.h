@@ -45,7 +45,6 @@ typedef struct {
     int terminal;    // 1: steps are shown in one line, which is overwritten
     char line[512];  // of the last step, if it is not printed yet; else ""
     double shown;    // when the terminal's line was written last
-    LossCurve curve; // on a terminal
     LearningRateScheduler schedule;
     Outliers outliers;
     Outliers outliers_before; // the current step

@@ -244,7 +244,6 @@ static inline void trainer_show_step_(Trainer* t, int step, double mfu, const ch
     char line[512], of_peak[32];
     double now = wall_seconds();
     size_t columns = (size_t)terminal_columns();
-    curve_add(&t->curve, t->result.loss);
     if (now - t->shown < PROGRESS_TERMINAL_SECONDS && step + 1 < t->num_steps) { return; }
     t->shown = now;
     snprintf(line, sizeof(line), "step %d/%d | loss %.4f | norm %.3f | %.0f tok/s | %s left%s | %.0f MiB", step + 1,

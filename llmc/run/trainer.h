@@ -57,7 +57,6 @@ static inline void trainer_close_log_(Trainer* t) {
 // Frees everything; returns the program's exit code.
 static inline int trainer_close(Trainer* t) {
     trainer_keep_line(t);
-    if (t->terminal) { curve_print(stdout, &t->curve, t->first_step, terminal_columns()); }
     if (t->timed_steps > 0) { printf("total average iteration time: %f ms\n", t->seconds / t->timed_steps * 1e3); }
     if (t->options.output_dir != NULL) { trainer_close_writer_(t); }
     if (comm_rank(t->comm) == 0) { run_plan_close(&t->plan); }

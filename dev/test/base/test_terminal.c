@@ -1,4 +1,4 @@
-// llmc/base/terminal.h: how often long work says how far it has come, and what; the curve of the losses.
+// llmc/base/terminal.h: how often long work says how far it has come, and what.
 #include "llmc/base/terminal.h"
 
 #include <fcntl.h>
@@ -137,82 +137,6 @@ static void stdout_is_recognised(void) {
     }
 }
 
-// ----------------------------------------------------------------------------
-// The curve
-
-static char* printed(const LossCurve* c, int columns) {
-    size_t bytes;
-    const char* path = unit_path("curve.txt");
-    FILE* out = fopen_check(path, "w");
-    curve_print(out, c, 10, columns);
-    fclose(out);
-    return unit_read(path, &bytes);
-}
-
-static void a_falling_loss_is_a_falling_line(void) {
-    LossCurve c;
-    memset(&c, 0, sizeof(c));
-    for (int i = 0; i < 8; i++) { curve_add(&c, 8.0f - (float)i); }
-    char* text = printed(&c, 20); // two dots for each loss, which lies 15 / 7 dots below the one before
-    CHECK(strcmp(text, "   8.0000 |⠉⠦⡀⠀⠀⠀⠀⠀\n"
-                       "          |⠀⠀⠉⠦⡀⠀⠀⠀\n"
-                       "          |⠀⠀⠀⠀⠓⣄⠀⠀\n"
-                       "   1.0000 |⠀⠀⠀⠀⠀⠀⠓⣄\n"
-                       "           loss of steps 11 to 18\n") == 0);
-    free(text);
-}
-
-static void what_is_not_finite_is_a_gap(void) {
-    LossCurve c;
-    memset(&c, 0, sizeof(c));
-    for (int i = 0; i < 8; i++) { curve_add(&c, i == 3 ? NAN : i == 4 ? INFINITY : 1.0f + (float)(i & 1)); }
-    char* text = printed(&c, 20);
-    CHECK(strcmp(text, "   2.0000 |⠀⡏⡆⠀⠀⠉⡆⡏\n"
-                       "          |⠀⡇⡇⠀⠀⠀⡇⡇\n"
-                       "          |⠀⡇⡇⠀⠀⠀⡇⡇\n"
-                       "   1.0000 |⣀⠇⣇⠀⠀⠀⣇⠇\n"
-                       "           loss of steps 11 to 18\n") == 0);
-    free(text);
-    memset(&c, 0, sizeof(c));
-    for (int i = 0; i < 8; i++) { curve_add(&c, NAN); }
-    text = printed(&c, 80);
-    CHECK(text[0] == '\0');
-    free(text);
-}
-
-static void a_long_run_is_its_means(void) {
-    LossCurve c;
-    memset(&c, 0, sizeof(c));
-    for (int i = 0; i < 100000; i++) { curve_add(&c, i < 50000 ? 4.0f : 2.0f); }
-    CHECK(c.span == 256 && c.steps == 100000);
-    CHECK_NEAR(curve_part_(&c, 0, 64), 4.0, 0.0);
-    CHECK_NEAR(curve_part_(&c, 63, 64), 2.0, 0.0);
-    int count = 0;
-    for (int i = 0; i < CURVE_SPANS; i++) { count += c.counts[i]; }
-    CHECK(count == 100000);
-}
-
-static void narrow_terminals_short_runs_and_other_locales_have_none(void) {
-    LossCurve c;
-    memset(&c, 0, sizeof(c));
-    curve_add(&c, 1.0f);
-    char* text = printed(&c, 80);
-    CHECK(text[0] == '\0');
-    free(text);
-    curve_add(&c, 1.0f);
-    text = printed(&c, 19);
-    CHECK(text[0] == '\0');
-    free(text);
-    text = printed(&c, 1000);
-    CHECK(strchr(text, '\n') - text == 11 + 3 * CURVE_MOST_COLUMNS);
-    free(text);
-    setenv("LC_ALL", "C", 1); // such a terminal shows no Braille
-    text = printed(&c, 80);
-    CHECK(text[0] == '\0');
-    free(text);
-    setenv("LC_ALL", "C.UTF-8", 1);
-}
-
 int main(void) {
     durations_read_as_people_say_them();
     a_file_gets_a_plain_line_every_half_minute();
@@ -220,10 +144,5 @@ int main(void) {
     time_left_counts_what_was_done_since_the_beginning();
     the_first_line_may_come_sooner();
     stdout_is_recognised();
-    setenv("LC_ALL", "C.UTF-8", 1);
-    a_falling_loss_is_a_falling_line();
-    what_is_not_finite_is_a_gap();
-    a_long_run_is_its_means();
-    narrow_terminals_short_runs_and_other_locales_have_none();
     return unit_end();
 }
