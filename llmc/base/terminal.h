@@ -2,8 +2,7 @@
 What a program shows on a terminal: a line that is overwritten repeatedly, and erased before anything else is printed; and how
 far long work has come. No colours are used, and the terminal's settings are not changed.
 
-In a file, the progress of work is a line every 30 seconds, so none for shorter work, unless progress_begin asks for the first
-one sooner.
+In a file, the progress of work is a line every 30 seconds, so none for shorter work.
 */
 #ifndef LLMC_BASE_TERMINAL_H
 #define LLMC_BASE_TERMINAL_H
@@ -63,30 +62,20 @@ typedef struct {
     double start;  // when it began, in seconds
     size_t first;  // what was done by then
     double shown;  // when the last line was written
-    double wait;   // seconds to a file's first line; 0: as to every other
 } Progress;
 
 static const double PROGRESS_TERMINAL_SECONDS = 0.1, PROGRESS_FILE_SECONDS = 30.0;
-
-// Begins work of which a file, too, has a line after `wait` seconds.
-static inline void progress_start(Progress* p, double now, const char* what, double wait) {
-    memset(p, 0, sizeof(*p));
-    snprintf(p->what, sizeof(p->what), "%s", what);
-    p->start = p->shown = now;
-    p->wait = wait;
-}
 
 // Shows on `out` that `done` of `total` are done at time `now`, if the last line is old enough. A new name starts new work.
 static inline void progress_show(Progress* p, FILE* out, int terminal, double now, const char* what, size_t done,
                                  size_t total) {
     if (strncmp(p->what, what, sizeof(p->what) - 1) != 0) {
-        progress_start(p, now, what, 0.0);
+        snprintf(p->what, sizeof(p->what), "%s", what);
+        p->start = p->shown = now;
         p->first = done;
     }
-    double wait = terminal ? PROGRESS_TERMINAL_SECONDS : p->wait > 0.0 ? p->wait : PROGRESS_FILE_SECONDS;
-    if (now - p->shown < wait || total == 0) { return; }
+    if (now - p->shown < (terminal ? PROGRESS_TERMINAL_SECONDS : PROGRESS_FILE_SECONDS) || total == 0) { return; }
     p->shown = now;
-    p->wait = 0.0;
     char line[128], left[32] = "?";
     if (done > p->first) {
         double rest = done < total ? (double)(total - done) : 0.0;
@@ -107,15 +96,11 @@ static inline void progress_finish(Progress* p) {
     p->what[0] = '\0';
 }
 
-// The program's own progress line, on stdout
+// The program's own progress line
 static Progress progress_of_program;
 
-static inline void progress_begin(const char* what, double wait) {
-    progress_start(&progress_of_program, wall_seconds(), what, wait);
-}
-
-static inline void progress_update(const char* what, size_t done, size_t total) {
-    progress_show(&progress_of_program, stdout, terminal_can_rewrite(), wall_seconds(), what, done, total);
+static inline void progress_update(FILE* out, const char* what, size_t done, size_t total) {
+    progress_show(&progress_of_program, out, terminal_is_able(fileno(out)), wall_seconds(), what, done, total);
 }
 
 static inline void progress_end(void) { progress_finish(&progress_of_program); }

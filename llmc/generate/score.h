@@ -51,8 +51,6 @@ static inline double score_sum_(const GenerateModel* m, const ScoreWindows* w, i
     int *inputs = (int*)malloc_check(2 * (size_t)B * T * sizeof(int)), *targets = inputs + (size_t)B * T;
     int *first = (int*)malloc_check(2 * (size_t)B * sizeof(int)), *count = first + B;
     double sum = 0.0;
-    Progress progress;
-    progress_start(&progress, wall_seconds(), "perplexity", 0.0);
     for (size_t done = 0; done < w->windows;) {
         int rows = 0;
         float mean;
@@ -65,12 +63,9 @@ static inline double score_sum_(const GenerateModel* m, const ScoreWindows* w, i
         for (int i = 0; i < rows; i++) {
             for (int t = first[i]; t < count[i]; t++) { sum += (double)losses[(size_t)i * T + (size_t)t]; }
         }
-        if (!m->options->quiet) {
-            progress_show(&progress, stderr, terminal_is_able(STDERR_FILENO), wall_seconds(), "perplexity", done,
-                          w->windows);
-        }
+        if (!m->options->quiet) { progress_update(stderr, "perplexity", done, w->windows); }
     }
-    progress_finish(&progress);
+    progress_end();
     free(first);
     free(inputs);
     return sum;
@@ -179,20 +174,16 @@ static inline void generate_hellaswag(GenerateModel* m) {
     EvalLoader e;
     int correct = 0;
     float loss;
-    Progress progress;
     hellaswag_open_(m, &e);
     check(gpt2_allocate(m->model, (int)e.B, (int)e.T, 0));
     double begin = wall_seconds();
-    progress_start(&progress, begin, "HellaSwag", 0.0);
     for (int i = 0; i < e.num_batches; i++) {
         evalloader_fill(&e, i);
         check(gpt2_validate(m->model, &loss, e.inputs, e.targets, (int)e.B, (int)e.T));
         correct += evalloader_score(&e, gpt2_info(m->model)->losses);
-        if (m->options->quiet) { continue; }
-        progress_show(&progress, stderr, terminal_is_able(STDERR_FILENO), wall_seconds(), "HellaSwag", (size_t)i + 1,
-                      (size_t)e.num_batches);
+        if (!m->options->quiet) { progress_update(stderr, "HellaSwag", (size_t)i + 1, (size_t)e.num_batches); }
     }
-    progress_finish(&progress);
+    progress_end();
     double accuracy = (double)correct / (double)e.num_examples, seconds = wall_seconds() - begin;
     if (m->options->json) {
         printf("{\"file\": ");

@@ -59,7 +59,7 @@ static inline Status trainer_val_losses_(Trainer* t, float* losses, char* found,
             check(gpt2_find_non_finite(t->model, found, size));
             break;
         }
-        progress_update("validation", (size_t)i + 1, (size_t)t->val_batches);
+        progress_update(stdout, "validation", (size_t)i + 1, (size_t)t->val_batches);
     }
     return STATUS_OK;
 }
@@ -101,7 +101,7 @@ static inline int trainer_correct_answers_(Trainer* t) {
         float loss; // of the whole batch; the score needs each token's
         check(gpt2_validate(t->model, &loss, e->inputs, e->targets, o->batch, o->time));
         correct += evalloader_score(e, gpt2_info(t->model)->losses);
-        progress_update("HellaSwag", (size_t)i + 1, (size_t)e->num_batches);
+        progress_update(stdout, "HellaSwag", (size_t)i + 1, (size_t)e->num_batches);
     }
     return correct;
 }

@@ -81,12 +81,11 @@ static inline void run_start_check_folder_(const char* folder) {
 }
 
 static inline void run_start_report_(size_t done, size_t total) {
-    progress_update("verifying a checkpoint", done, total);
+    progress_update(stdout, "verifying a checkpoint", done, total);
 }
 
-// Verifies a checkpoint; shows progress if that takes some seconds.
+// Verifies a checkpoint; shows progress.
 static inline Status run_start_verify_(const char* directory, int step) {
-    progress_begin("verifying a checkpoint", 3.0);
     Status status = checkpoint_verify(directory, step, run_start_report_);
     progress_end();
     return status;

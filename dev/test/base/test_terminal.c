@@ -85,20 +85,6 @@ static void time_left_counts_what_was_done_since_the_beginning(void) {
     CHECK(unit_file_is(path, "steps  60.0%, 2m40s left\ntokens   0.0%, ? left\n"));
 }
 
-// The first line may come sooner; the others, and those of other work, keep their time.
-static void the_first_line_may_come_sooner(void) {
-    const char* path = unit_path("progress.txt");
-    FILE* out = fopen_check(path, "w");
-    Progress p;
-    memset(&p, 0, sizeof(p));
-    progress_start(&p, 10.0, "verifying", 3.0);
-    for (size_t i = 0; i <= 40; i++) { progress_show(&p, out, 0, 10.0 + (double)i, "verifying", i, 40); }
-    progress_finish(&p);
-    for (size_t i = 0; i <= 20; i++) { progress_show(&p, out, 0, 60.0 + (double)i, "reading", i, 20); }
-    fclose(out);
-    CHECK(unit_file_is(path, "verifying   7.5%, 37s left\nverifying  82.5%, 7s left\n"));
-}
-
 // What the program's own line writes on a real terminal, and in a file
 static void stdout_is_recognised(void) {
     for (int terminal = 0; terminal < 2; terminal++) {
@@ -115,7 +101,7 @@ static void stdout_is_recognised(void) {
             dup2(out, STDOUT_FILENO);
             double start = wall_seconds();
             for (size_t i = 0; wall_seconds() - start < 0.35; i++) {
-                progress_update("waiting", i, 1 << 30);
+                progress_update(stdout, "waiting", i, 1 << 30);
                 usleep(5000);
             }
             progress_end();
@@ -142,7 +128,6 @@ int main(void) {
     a_file_gets_a_plain_line_every_half_minute();
     a_terminal_gets_one_line_ten_times_a_second();
     time_left_counts_what_was_done_since_the_beginning();
-    the_first_line_may_come_sooner();
     stdout_is_recognised();
     return unit_end();
 }
