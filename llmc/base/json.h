@@ -330,6 +330,12 @@ static inline const JsonNode* json_member(const Json* json, const JsonNode* obje
     return NULL;
 }
 
+// The same of a node that may be NULL; NULL also if the value is null.
+static inline const JsonNode* json_given(const Json* json, const JsonNode* object, const char* name) {
+    const JsonNode* value = object != NULL ? json_member(json, object, name) : NULL;
+    return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
+}
+
 // 1 if the node is a whole number from 0 to `most`, written with digits alone.
 static inline int json_whole(const Json* json, const JsonNode* node, size_t most, size_t* value) {
     const char* text = json_string(json, node);

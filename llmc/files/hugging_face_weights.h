@@ -233,17 +233,11 @@ static inline Status hugging_face_open_files_(HuggingFaceWeights* w) {
 // ----------------------------------------------------------------------------
 // config.json
 
-// The value of a key; NULL if it is not there, or null.
-static inline const JsonNode* hugging_face_key_(const Json* json, const char* name) {
-    const JsonNode* value = json_member(json, json_root(json), name);
-    return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
-}
-
 // Checks a size of config.json, where it says it, against that of the tensors.
 static inline Status hugging_face_check_size_(const HuggingFaceWeights* w, const Json* json, const char* name,
                                               int* size) {
     size_t said;
-    const JsonNode* value = hugging_face_key_(json, name);
+    const JsonNode* value = json_given(json, json_root(json), name);
     if (value == NULL && *size == 0) { return status_fail("%s has no %s", w->config_path, name); }
     if (value == NULL) { return STATUS_OK; }
     if (!json_whole(json, value, INT_MAX, &said) || said == 0) {
@@ -270,19 +264,19 @@ static inline Status hugging_face_check_config_(HuggingFaceWeights* w, const Jso
         int* size = (int*)(void*)((char*)c + hugging_face_sizes[i].member);
         TRY(hugging_face_check_size_(w, json, hugging_face_sizes[i].key, size));
     }
-    if (hugging_face_key_(json, HUGGING_FACE_TRAINED_LEN) != NULL) {
+    if (json_given(json, json_root(json), HUGGING_FACE_TRAINED_LEN) != NULL) {
         TRY(hugging_face_check_size_(w, json, HUGGING_FACE_TRAINED_LEN, &c->trained_len));
     }
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        const JsonNode* n = hugging_face_key_(json, keys[i].key);
+        const JsonNode* n = json_given(json, json_root(json), keys[i].key);
         char text[64] = "";
         if (n != NULL) { snprintf(text, sizeof(text), "%.*s", (int)n->bytes, json_string(json, n)); }
         if (n == NULL || strcmp(text, keys[i].value) == 0 || strcmp(text, keys[i].other) == 0) { continue; }
         return status_fail("%s: %s is not %s; this model is not the GPT-2 that is computed here", w->config_path,
                            keys[i].key, keys[i].value);
     }
-    const JsonNode *epsilon = hugging_face_key_(json, "layer_norm_epsilon"),
-                   *inner = hugging_face_key_(json, "n_inner");
+    const JsonNode *epsilon = json_given(json, json_root(json), "layer_norm_epsilon"),
+                   *inner = json_given(json, json_root(json), "n_inner");
     double number = 0.0;
     size_t width;
     if (epsilon != NULL && (!json_number(json, epsilon, &number) || !(fabs(number - 1e-5) <= 1e-12))) {

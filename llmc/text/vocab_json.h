@@ -138,14 +138,8 @@ static inline int vocab_find_(const Vocab* v, const char* name, size_t bytes) {
     return -1;
 }
 
-// A member that is there and is not null
-static inline const JsonNode* vocab_member_(const Json* json, const JsonNode* object, const char* name) {
-    const JsonNode* value = object != NULL ? json_member(json, object, name) : NULL;
-    return value == NULL || value->type == (unsigned)JSON_NULL ? NULL : value;
-}
-
 static inline int vocab_is_true_(const Json* json, const JsonNode* object, const char* name, int otherwise) {
-    const JsonNode* value = vocab_member_(json, object, name);
+    const JsonNode* value = json_given(json, object, name);
     return value == NULL ? otherwise : value->type == (unsigned)JSON_TRUE;
 }
 
@@ -157,7 +151,7 @@ static inline Status vocab_unread_(const char* path, const char* part, const cha
 // Checks an added token, an object with its content and its id.
 static inline Status vocab_check_added_(const Json* json, const JsonNode* one, const char* path) {
     static const char* const names[] = {"lstrip", "rstrip", "single_word"};
-    const JsonNode* name = vocab_member_(json, one, "content");
+    const JsonNode* name = json_given(json, one, "content");
     if (name == NULL || name->type != (unsigned)JSON_STRING) {
         return status_fail("%s: an added token has no name", path);
     }
@@ -281,28 +275,27 @@ static inline Status vocab_read_merge_list_(Vocab* v, const Json* json, const Js
 
 // The type that an object names
 static inline const char* vocab_type_(const Json* json, const JsonNode* object) {
-    const JsonNode* type = vocab_member_(json, object, "type");
+    const JsonNode* type = json_given(json, object, "type");
     return type != NULL && type->type == (unsigned)JSON_STRING ? json_string(json, type) : "without a type";
 }
 
 // Refuses what would give other tokens than ours.
 static inline Status vocab_check_parts_(const Json* json, const char* path) {
     static const char* const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const JsonNode *root = json_root(json), *model = vocab_member_(json, root, "model");
-    const JsonNode* normalizer = vocab_member_(json, root, "normalizer");
-    const JsonNode* split = vocab_member_(json, root, "pre_tokenizer");
-    const JsonNode *post = vocab_member_(json, root, "post_processor"),
-                   *dropout = vocab_member_(json, model, "dropout");
+    const JsonNode *root = json_root(json), *model = json_given(json, root, "model");
+    const JsonNode* normalizer = json_given(json, root, "normalizer");
+    const JsonNode* split = json_given(json, root, "pre_tokenizer");
+    const JsonNode *post = json_given(json, root, "post_processor"), *dropout = json_given(json, model, "dropout");
     double rate = 0.0;
     if (model == NULL) { return status_fail("%s is no tokenizer of Hugging Face: it has no model", path); }
-    const char* type = vocab_member_(json, model, "type") != NULL ? vocab_type_(json, model) : "BPE"; // older ones
+    const char* type = json_given(json, model, "type") != NULL ? vocab_type_(json, model) : "BPE"; // older ones
     if (strcmp(type, "BPE") != 0) { return vocab_unread_(path, "model", type); }
     if (normalizer != NULL) { return vocab_unread_(path, "normalizer", vocab_type_(json, normalizer)); }
     if (split == NULL || strcmp(vocab_type_(json, split), "ByteLevel") != 0) {
         return vocab_unread_(path, "pre_tokenizer", split != NULL ? vocab_type_(json, split) : "null");
     }
     for (int i = 0; i < 2; i++) {
-        const JsonNode* affix = vocab_member_(json, model, affixes[i]);
+        const JsonNode* affix = json_given(json, model, affixes[i]);
         if (affix != NULL && !json_is(json, affix, "")) { return vocab_unread_(path, "model's", affixes[i]); }
     }
     if (dropout != NULL && (!json_number(json, dropout, &rate) || rate != 0.0)) {
@@ -320,21 +313,19 @@ static inline Status vocab_check_parts_(const Json* json, const char* path) {
 static inline Status vocab_read_tokenizer_json_(Vocab* v, const char* path, int* prefix_space) {
     Json json;
     TRY(json_read_file(&json, path, VOCAB_JSON_MOST_BYTES));
-    const JsonNode *root = json_root(&json), *model = vocab_member_(&json, root, "model");
-    const JsonNode* added = vocab_member_(&json, root, "added_tokens");
+    const JsonNode *root = json_root(&json), *model = json_given(&json, root, "model");
+    const JsonNode* added = json_given(&json, root, "added_tokens");
     Status status = vocab_check_parts_(&json, path);
     if (status == STATUS_OK && added != NULL && added->type != (unsigned)JSON_ARRAY) {
         status = status_fail("%s: added_tokens is no array", path);
     }
-    if (status == STATUS_OK) {
-        status = vocab_read_tokens_(v, &json, vocab_member_(&json, model, "vocab"), added, path);
-    }
-    const JsonNode* merges = vocab_member_(&json, model, "merges");
+    if (status == STATUS_OK) { status = vocab_read_tokens_(v, &json, json_given(&json, model, "vocab"), added, path); }
+    const JsonNode* merges = json_given(&json, model, "merges");
     if (status == STATUS_OK && (merges == NULL || merges->type != (unsigned)JSON_ARRAY)) {
         status = status_fail("%s has no array of merges", path);
     }
     if (status == STATUS_OK) { status = vocab_read_merge_list_(v, &json, merges, path); }
-    const JsonNode* split = vocab_member_(&json, root, "pre_tokenizer");
+    const JsonNode* split = json_given(&json, root, "pre_tokenizer");
     *prefix_space = vocab_is_true_(&json, split, "add_prefix_space", 1); // the tokenizers library's default
     json_free(&json);
     return status;
@@ -371,8 +362,8 @@ static inline Status vocab_read_pair_(Vocab* v, const char* folder) {
 
 // The name of a token of tokenizer_config.json, a text or an object with its content; NULL: it is not there
 static inline const JsonNode* vocab_named_(const Json* json, const char* key) {
-    const JsonNode* value = vocab_member_(json, json_root(json), key);
-    if (value != NULL && value->type == (unsigned)JSON_OBJECT) { value = vocab_member_(json, value, "content"); }
+    const JsonNode* value = json_given(json, json_root(json), key);
+    if (value != NULL && value->type == (unsigned)JSON_OBJECT) { value = json_given(json, value, "content"); }
     return value != NULL && value->type == (unsigned)JSON_STRING ? value : NULL;
 }
 
