@@ -41,48 +41,6 @@ enum { CLI_TRAINER = FOR_CPU };
 enum { CLI_FREE = 0, CLI_RESULT = 1, CLI_COMMAND = 2 };
 
 // ----------------------------------------------------------------------------
-// The name that a mistyped word was meant to be: that with the fewest edits (a character inserted, deleted or replaced), or
-// that the word begins. None where more than a third of the word would have to change.
-
-typedef struct {
-    const char* word;
-    size_t length;
-    const char* name; // the nearest so far; NULL: none is near
-    size_t edits;     // fewer are nearer
-} NearestWord;
-
-static inline NearestWord nearest_word_begin(const char* word, size_t length) {
-    NearestWord n = {word, length, NULL, length / 3 + 1};
-    return n;
-}
-
-// Levenshtein's distance of the word and a name, by rows of the usual table; the largest number where one of them is long.
-static inline size_t nearest_word_edits_(const NearestWord* n, const char* name) {
-    size_t row[64], length = strlen(name);
-    if (length >= 64 || n->length >= 64) { return (size_t)-1; }
-    for (size_t j = 0; j <= length; j++) { row[j] = j; }
-    for (size_t i = 1; i <= n->length; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= length; j++) {
-            size_t replaced = diagonal + (n->word[i - 1] != name[j - 1]);
-            size_t other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1; // deleted or inserted
-            diagonal = row[j];
-            row[j] = replaced < other ? replaced : other;
-        }
-    }
-    return row[length];
-}
-
-// Offers a name, which must last as long as the search.
-static inline void nearest_word_try(NearestWord* n, const char* name) {
-    int begins = n->length > 3 && strncmp(n->word, name, n->length) == 0; // beyond dashes and one letter
-    size_t edits = begins ? 1 : nearest_word_edits_(n, name);
-    if (edits >= n->edits) { return; }
-    n->name = name, n->edits = edits;
-}
-
-// ----------------------------------------------------------------------------
 // A table of flags, at run time
 
 typedef enum { CLI_text, CLI_whole, CLI_number, CLI_toggle, CLI_texts } CliType;
@@ -162,27 +120,47 @@ static inline void cli_help(const CliProgram* p, FILE* out) {
     fprintf(out, "      --help, --version            prints this text, or only the version\n");
 }
 
-// Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
+// How far a mistyped word is from a name: Levenshtein's distance, the fewest characters that are inserted, deleted or replaced,
+// by rows of the usual table; 1 where the name begins with it; the largest number where one of them is long.
+static inline size_t cli_distance_(const char* word, size_t length, const char* name) {
+    size_t row[64], n = strlen(name);
+    if (length > 3 && strncmp(word, name, length) == 0) { return 1; } // beyond dashes and one letter
+    if (n >= 64 || length >= 64) { return (size_t)-1; }
+    for (size_t j = 0; j <= n; j++) { row[j] = j; }
+    for (size_t i = 1; i <= length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t replaced = diagonal + (word[i - 1] != name[j - 1]);
+            size_t other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1; // deleted or inserted
+            diagonal = row[j];
+            row[j] = replaced < other ? replaced : other;
+        }
+    }
+    return row[n];
+}
+
+// Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none,
+// which offers the nearest name, unless a third of the word would have to change.
 static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, size_t length) {
-    NearestWord nearest = nearest_word_begin(word, length);
-    nearest_word_try(&nearest, "--help");
-    nearest_word_try(&nearest, "--version");
-    for (int i = 0; i < p->num_flags; i++) {
-        const CliFlag* f = &p->flags[i];
-        const char* names[2] = {f->short_name, f->long_name};
+    const char* nearest = NULL;
+    size_t fewest = length / 3 + 1;
+    for (int i = -1; i < p->num_flags; i++) {
+        const CliFlag* f = i < 0 ? NULL : &p->flags[i];
+        const char* names[2] = {f ? f->short_name : "--help", f ? f->long_name : "--version"};
         for (int k = 0; k < 2; k++) {
             if (names[k] == NULL) { continue; }
-            if (f->who & CLI_TRAINER) { nearest_word_try(&nearest, names[k]); }
-            if (strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
+            size_t distance = f == NULL || f->who & CLI_TRAINER ? cli_distance_(word, length, names[k]) : fewest;
+            if (distance < fewest) { fewest = distance, nearest = names[k]; }
+            if (f == NULL || strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
             if (!(f->who & (CLI_TRAINER | CLI_NOTED))) {
                 fatal("flag %s is the %s", names[k], f->who == FOR_CPU ? p->of_cpu : p->of_gpu);
             }
             return f;
         }
     }
-    const char* name = nearest.name;
-    fatal("unknown flag %.*s; %s%s%s./%s --help lists all flags", (int)length, word, name ? "did you mean " : "",
-          name ? name : "", name ? "? " : "", p->name);
+    fatal("unknown flag %.*s; %s%s%s./%s --help lists all flags", (int)length, word, nearest ? "did you mean " : "",
+          nearest ? nearest : "", nearest ? "? " : "", p->name);
 }
 
 // Checks a text; returns it.

@@ -35,28 +35,15 @@ static inline void launch_share_cores_(const Launch* l) {
 #endif
 }
 
-static inline LaunchFlags launch_flags(const Options* o) {
-    int is_gpu = CLI_TRAINER & FOR_GPU, start = is_gpu ? o->gpus : o->processes;
-    LaunchFlags f;
-    f.start_flag = is_gpu ? "--gpus" : "--processes";
-    f.start = start == CLI_ALL ? LAUNCH_EVERY_GPU : start;
-    f.num_processes = o->num_processes, f.process_rank = o->process_rank;
-    f.gpus_per_node = o->gpus_per_node, f.rendezvous_port = o->rendezvous_port;
-    f.init_method = o->init_method, f.server_ip = o->server_ip, f.fs_path = o->fs_path;
-    f.fault_timeout = o->fault_timeout;
-    return f;
-}
-
 // To be called before any thread and any CUDA call. If the options request processes on this machine, it starts them and
 // returns in each of them; the parent waits for them and exits with their worst exit code. Contradictions end the program with
 // one line. In ranks other than 0, stdout is /dev/null from here on.
 static inline Launch launch_processes(const Options* o) {
-    LaunchFlags f = launch_flags(o);
     Launch l = launch_by_launcher();
-    launch_check_flags(&l, &f);
-    int count = launch_local_count(&f);
-    l = launch_place(l, &f, count);
-    if (count > 1) { l = launch_local(l, &f, count); }
+    launch_check_flags(&l, o);
+    int count = launch_local_count(o);
+    l = launch_place(l, o, count);
+    if (count > 1) { l = launch_local(l, o, count); }
     if (l.size > 1) { launch_share_cores_(&l); }
     int nowhere = l.rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
     if (nowhere >= 0) {

@@ -14,19 +14,13 @@ llm.c's flags. Contradictions end with one line that names both sides.
 
 #include <limits.h>
 
+#include "flags.h"
 #include "llmc/base/checksum.h"
 #include "llmc/base/utils.h"
 
-// What the flags say of launching; what is not given is 0 or NULL, but for process_rank, which is -1.
-typedef struct {
-    const char* start_flag;              // "--gpus" or "--processes":
-    int start;                           // so many processes on this machine, or LAUNCH_EVERY_GPU
-    int num_processes, process_rank;     // -pn, -pr
-    int gpus_per_node, rendezvous_port;  // -pg, --rendezvous-port
-    const char *init_method, *server_ip; // -pi, -ps
-    const char* fs_path;                 // -pf
-    double fault_timeout;                // --fault-timeout, in seconds
-} LaunchFlags;
+// The flag that starts processes on this machine, and what it says: so many, or CLI_ALL
+static inline const char* launch_start_flag(void) { return CLI_TRAINER & FOR_GPU ? "--gpus" : "--processes"; }
+static inline int launch_start(const Options* o) { return CLI_TRAINER & FOR_GPU ? o->gpus : o->processes; }
 
 // The variables of a launcher; `ids` tell one of its jobs from another and are the same in all processes of a job.
 typedef struct {
@@ -48,7 +42,6 @@ typedef struct {
 } Launch;
 
 enum { LAUNCH_MOST = 4096, LAUNCH_PORT = 20240, LAUNCH_FIRST_PORT = 20480, LAUNCH_PORTS = 8192, LAUNCH_PER_NODE = 8 };
-enum { LAUNCH_EVERY_GPU = -1 };
 
 // clang-format off
 static const Launcher launch_launchers[] = {
@@ -148,8 +141,8 @@ static inline Launch launch_by_launcher(void) {
 }
 
 // Computes local rank and size from -pg, as llm.c does, if the launcher has not set them.
-static inline void launch_local_place_(Launch* l, const LaunchFlags* f) {
-    int per_node = f->gpus_per_node > 0 ? f->gpus_per_node : LAUNCH_PER_NODE;
+static inline void launch_local_place_(Launch* l, const Options* o) {
+    int per_node = o->gpus_per_node > 0 ? o->gpus_per_node : LAUNCH_PER_NODE;
     if (l->local_rank < 0) { l->local_rank = l->rank % per_node; }
     int rest = l->size - (l->rank - l->local_rank);
     if (l->local_size == 0) { l->local_size = rest < per_node ? rest : per_node; }
@@ -175,24 +168,24 @@ static inline const char* launch_reason(const Launch* l) {
 static inline void launch_refuse_(const Launch* l, const char* flag, int value) {
     char number[16];
     snprintf(number, sizeof(number), "%d", value);
-    fatal("%s %s, but %s; else leave out %s", flag, value == LAUNCH_EVERY_GPU ? "all" : number, launch_reason(l), flag);
+    fatal("%s %s, but %s; else leave out %s", flag, value == CLI_ALL ? "all" : number, launch_reason(l), flag);
 }
 
 // Ends the program if a flag contradicts the launcher.
-static inline void launch_check_flags(const Launch* l, const LaunchFlags* f) {
+static inline void launch_check_flags(const Launch* l, const Options* o) {
     if (l->launcher == NULL) { return; }
-    if (f->start != 0) { launch_refuse_(l, f->start_flag, f->start); }
-    if (f->num_processes > 0 && f->num_processes != l->size) { launch_refuse_(l, "-pn", f->num_processes); }
-    if (f->process_rank >= 0 && f->process_rank != l->rank) { launch_refuse_(l, "-pr", f->process_rank); }
+    if (launch_start(o) != 0) { launch_refuse_(l, launch_start_flag(), launch_start(o)); }
+    if (o->num_processes > 0 && o->num_processes != l->size) { launch_refuse_(l, "-pn", o->num_processes); }
+    if (o->process_rank >= 0 && o->process_rank != l->rank) { launch_refuse_(l, "-pr", o->process_rank); }
 }
 
 // The place by -pn and -pr: of this process, or of the first of `started` processes on this machine.
-static inline Launch launch_by_hand(const LaunchFlags* f, int started) {
+static inline Launch launch_by_hand(const Options* o, int started) {
     Launch l = launch_alone();
-    int size = f->num_processes > 0 ? f->num_processes : started;
-    int rank = f->process_rank >= 0 ? f->process_rank : size == started ? 0 : -1;
-    if (f->process_rank >= 0 && f->num_processes == 0) {
-        fatal("-pr %d needs -pn, the number of processes", f->process_rank);
+    int size = o->num_processes > 0 ? o->num_processes : started;
+    int rank = o->process_rank >= 0 ? o->process_rank : size == started ? 0 : -1;
+    if (o->process_rank >= 0 && o->num_processes == 0) {
+        fatal("-pr %d needs -pn, the number of processes", o->process_rank);
     }
     if (rank < 0) {
         fatal("-pn %d needs -pr, the rank of this process; or let torchrun, mpirun or srun start them", size);
@@ -200,10 +193,10 @@ static inline Launch launch_by_hand(const LaunchFlags* f, int started) {
     if (rank >= size) { fatal("-pr %d is not below -pn %d; ranks are counted from 0", rank, size); }
     if (started > size - rank) {
         fatal("-pn %d with %d processes on this machine, from -pr %d on: those are too many; lower %s, or raise -pn",
-              size, started, rank, f->start_flag);
+              size, started, rank, launch_start_flag());
     }
     if (size == 1) { return l; }
-    l.how = size > started ? "-pn" : f->start_flag;
+    l.how = size > started ? "-pn" : launch_start_flag();
     l.rank = rank;
     l.size = size;
     l.local_rank = started > 1 ? 0 : -1;
@@ -233,10 +226,10 @@ static inline int launch_mpirun_host(char* host, size_t size) {
 }
 
 // The host of rank 0; ends the program with one line if it is not known.
-static inline const char* launch_address_(const Launch* l, const LaunchFlags* f) {
+static inline const char* launch_address_(const Launch* l, const Options* o) {
     static char host[512];
     const char *master = launch_text_("MASTER_ADDR"), *nodes = launch_text_("SLURM_STEP_NODELIST");
-    if (f->server_ip != NULL) { return f->server_ip; }
+    if (o->server_ip != NULL) { return o->server_ip; }
     if (l->launcher == NULL) {
         fatal("-pn %d needs -ps, the address of the machine of rank 0 (-pi tcp), or -pf, a folder that all machines "
               "share (-pi fs)",
@@ -271,41 +264,41 @@ static inline uint64_t launch_job_digest_(const Launch* l, int* known) {
 }
 
 // Sets the rendezvous file.
-static inline void launch_meeting_file_(Launch* l, const LaunchFlags* f) {
+static inline void launch_meeting_file_(Launch* l, const Options* o) {
     static char file[1024];
     struct stat st;
-    if (f->fs_path == NULL) { fatal("-pi fs needs -pf, a folder that all machines share"); }
-    if (stat(f->fs_path, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        fatal("-pf %s: no such folder; create it, on a file system that all machines share", f->fs_path);
+    if (o->fs_path == NULL) { fatal("-pi fs needs -pf, a folder that all machines share"); }
+    if (stat(o->fs_path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        fatal("-pf %s: no such folder; create it, on a file system that all machines share", o->fs_path);
     }
-    if (snprintf(file, sizeof(file), "%s/rendezvous-%s", f->fs_path, l->token) >= (int)sizeof(file)) {
-        fatal("-pf %.64s...: the path is too long", f->fs_path);
+    if (snprintf(file, sizeof(file), "%s/rendezvous-%s", o->fs_path, l->token) >= (int)sizeof(file)) {
+        fatal("-pf %.64s...: the path is too long", o->fs_path);
     }
     l->file = file;
-    l->port = f->rendezvous_port;
+    l->port = o->rendezvous_port;
 }
 
 // Sets address, port, file and token.
-static inline void launch_meeting_(Launch* l, const LaunchFlags* f) {
+static inline void launch_meeting_(Launch* l, const Options* o) {
     static char token[32];
     int known;
     uint64_t job = launch_job_digest_(l, &known);
     snprintf(token, sizeof(token), "%016llx", (unsigned long long)job);
     l->token = token;
-    if (f->init_method == NULL && f->fs_path != NULL && f->server_ip != NULL) {
+    if (o->init_method == NULL && o->fs_path != NULL && o->server_ip != NULL) {
         fatal("-pf %s and -ps %s: processes meet by one of them; drop the other, or choose with -pi fs or -pi tcp",
-              f->fs_path, f->server_ip);
+              o->fs_path, o->server_ip);
     }
-    if (f->init_method ? strcmp(f->init_method, "fs") == 0 : f->fs_path != NULL) {
-        launch_meeting_file_(l, f);
+    if (o->init_method ? strcmp(o->init_method, "fs") == 0 : o->fs_path != NULL) {
+        launch_meeting_file_(l, o);
         return;
     }
-    l->address = launch_address_(l, f);
+    l->address = launch_address_(l, o);
     // torchrun's agent itself listens on MASTER_PORT if it shares its store with the processes
     const char* agent = launch_text_("TORCHELASTIC_USE_AGENT_STORE");
     int taken = agent != NULL && strchr("Tt1", agent[0]) != NULL;
     int master_port = l->launcher == NULL || taken ? 0 : launch_number_("MASTER_PORT", 1, 65535, 0);
-    l->port = f->rendezvous_port ? f->rendezvous_port
+    l->port = o->rendezvous_port ? o->rendezvous_port
               : master_port      ? master_port
               : known            ? LAUNCH_FIRST_PORT + (int)(job % LAUNCH_PORTS)
                                  : LAUNCH_PORT;
@@ -313,11 +306,11 @@ static inline void launch_meeting_(Launch* l, const LaunchFlags* f) {
 
 // The place of this process, which `l` has from a launcher, or else from flags: with `started` above 1 that of the first of
 // so many processes, which this one starts.
-static inline Launch launch_place(Launch l, const LaunchFlags* f, int started) {
-    if (l.launcher == NULL) { l = launch_by_hand(f, started); }
+static inline Launch launch_place(Launch l, const Options* o, int started) {
+    if (l.launcher == NULL) { l = launch_by_hand(o, started); }
     if (l.size == started) { return l; } // they meet by launch_local.h, or it is alone
-    launch_meeting_(&l, f);
-    launch_local_place_(&l, f);
+    launch_meeting_(&l, o);
+    launch_local_place_(&l, o);
     return l;
 }
 

@@ -52,22 +52,22 @@ static inline int launch_count_gpus(void) {
 }
 
 // The number of processes that the flags request on this machine; 1 by default.
-static inline int launch_local_count(const LaunchFlags* f) {
-    int all = f->start == LAUNCH_EVERY_GPU, is_gpu = strcmp(f->start_flag, "--gpus") == 0;
-    if (!all && (!is_gpu || f->start < 2)) { return f->start > 0 ? f->start : 1; }
+static inline int launch_local_count(const Options* o) {
+    int start = launch_start(o), all = start == CLI_ALL;
+    if (!all && (!(CLI_TRAINER & FOR_GPU) || start < 2)) { return start > 0 ? start : 1; }
     int gpus = launch_count_gpus();
     const char* list = launch_text_("CUDA_VISIBLE_DEVICES");
     char number[16];
-    snprintf(number, sizeof(number), "%d", f->start);
+    snprintf(number, sizeof(number), "%d", start);
     if (gpus < 1) {
         fatal("--gpus %s: the driver finds no GPU here%s%s; nvidia-smi lists them, and ./train_gpt2 trains on the CPU",
               all ? "all" : number, list ? "; CUDA_VISIBLE_DEVICES=" : "", list ? list : "");
     }
-    if (f->start > gpus) {
-        fatal("--gpus %d: this machine has %d GPU%s%s%s; ask for as many, or for all", f->start, gpus,
+    if (start > gpus) {
+        fatal("--gpus %d: this machine has %d GPU%s%s%s; ask for as many, or for all", start, gpus,
               gpus == 1 ? "" : "s", list ? " by CUDA_VISIBLE_DEVICES=" : "", list ? list : "");
     }
-    return all ? gpus : f->start;
+    return all ? gpus : start;
 }
 
 // ----------------------------------------------------------------------------
@@ -139,8 +139,8 @@ static inline int launch_wait_(LaunchParent* p, const sigset_t* signals) {
 }
 
 // Starts `count` processes and returns in each of them, not in the parent. `l`: the place of the first.
-static inline Launch launch_local(Launch l, const LaunchFlags* f, int count) {
-    LaunchParent p = {l.rank, count, 0, NULL, comm_grace(f->fault_timeout) + 1.0, 0.0, 0, 0};
+static inline Launch launch_local(Launch l, const Options* o, int count) {
+    LaunchParent p = {l.rank, count, 0, NULL, comm_grace(o->fault_timeout) + 1.0, 0.0, 0, 0};
     sigset_t signals = signals_all(), mask;
     pid_t parent = getpid();
     p.pids = (pid_t*)calloc_check((size_t)count, sizeof(pid_t));
@@ -153,7 +153,7 @@ static inline Launch launch_local(Launch l, const LaunchFlags* f, int count) {
         pid_t pid = fork();
         if (pid < 0) { // those that run get SIGKILL when this process ends
             fatal("%s %d: process %d cannot be started: %s; end other programs, or raise the limit (ulimit -u)",
-                  f->start_flag, count, p.left, strerror(errno));
+                  launch_start_flag(), count, p.left, strerror(errno));
         }
         if (pid == 0) {
             free(p.pids);

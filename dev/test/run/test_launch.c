@@ -59,10 +59,9 @@ static void environment(const char* variables) {
 
 // The place of a process that starts no others.
 static Launch place(const Options* o) {
-    LaunchFlags f = launch_flags(o);
     Launch l = launch_by_launcher();
-    launch_check_flags(&l, &f);
-    return launch_place(l, &f, 1);
+    launch_check_flags(&l, o);
+    return launch_place(l, o, 1);
 }
 
 static int is_at(const Launch* l, int rank, int size, int local_rank, int local_size) {
@@ -276,8 +275,7 @@ static void what_says_that_there_are_others_is_named(void) {
     l = place(&o);
     CHECK(strcmp(launch_reason(&l), "-pn 16 says that there are so many processes") == 0);
     o = OPTIONS("-pn", "2");
-    LaunchFlags f = launch_flags(&o);
-    l = launch_by_hand(&f, 2);
+    l = launch_by_hand(&o, 2);
     CHECK(launch_reason(&l) == NULL); // this program starts them all
 }
 
@@ -356,8 +354,7 @@ static void begin(int processes, void (*act)(const Launch*)) {
     alarm(60);                // a parent that waits for ever fails, and takes its processes with it
     Options o = NO_OPTIONS;
     o.fault_timeout = 1.0;
-    LaunchFlags f = launch_flags(&o);
-    Launch l = launch_local(launch_by_hand(&f, processes), &f, processes);
+    Launch l = launch_local(launch_by_hand(&o, processes), &o, processes);
     act(&l);
     exit(0);
 }
@@ -619,9 +616,8 @@ static void cores_are_shared(void) {
 // As a trainer that says what it would start, with eight GPUs; for test_launch.sh. Its micro-batches must be whole.
 static int say_place(int argc, char** argv) {
     Options o = cli_parse(argc, argv);
-    LaunchFlags f = launch_flags(&o);
-    int started = f.start == LAUNCH_EVERY_GPU ? 8 : f.start > 0 ? f.start : 1;
-    Launch l = launch_place(launch_by_launcher(), &f, started);
+    int start = launch_start(&o), started = start == CLI_ALL ? 8 : start > 0 ? start : 1;
+    Launch l = launch_place(launch_by_launcher(), &o, started);
     printf("%d process%s from rank %d of %d", started, started > 1 ? "es" : "", l.rank, l.size);
     l.address ? printf(", at %s port %d\n", l.address, l.port) : printf("\n");
     return o.total_batch % (o.batch * o.time * l.size) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
