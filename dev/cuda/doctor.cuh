@@ -6,7 +6,7 @@ where there are several GPUs. A fault of one row leaves the others to be checked
 #define DOCTOR_CUH
 
 #include "attention/attention.cuh"
-#include "llmc/base/table.h"
+#include "llmc/base/terminal.h"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/exchange/nccl.cuh"
 #include "llmc/model/fp64_reference.h"

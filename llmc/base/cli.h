@@ -11,7 +11,7 @@ unknown flag is refused with the name that is nearest to it.
 #include <math.h>
 #include <stddef.h>
 
-#include "table.h"
+#include "terminal.h"
 #include "utils.h"
 
 #define FLASHGPT_VERSION "0.2.0" // CITATION.cff and CHANGELOG.md name it too

@@ -53,11 +53,4 @@ static inline double outlier_update(OutlierDetector* d, double x) {
     return variance > 0.0 ? (x - mean) / sqrt(variance) : 0.0;
 }
 
-// The smallest of the last values, or NaN where there is none.
-static inline double outlier_smallest(const OutlierDetector* d) {
-    double smallest = d->count > 0 ? d->window[0] : NAN;
-    for (int i = 1; i < d->count; i++) { smallest = d->window[i] < smallest ? d->window[i] : smallest; }
-    return smallest;
-}
-
 #endif

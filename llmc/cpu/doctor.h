@@ -6,7 +6,7 @@ The CPU's rows of --doctor: its threads, and a GEMM and attention against fp64.
 
 #include "attention.h"
 #include "matmul.h"
-#include "llmc/base/table.h"
+#include "llmc/base/terminal.h"
 #include "llmc/base/utils.h"
 #include "llmc/model/fp64_reference.h"
 

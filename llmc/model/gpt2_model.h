@@ -21,7 +21,7 @@ process and the CUDA context remain usable, the model can be freed, and a refuse
 #include "plan.h"
 #include "llmc/base/host.h"
 #include "llmc/base/utils.h"
-#include "llmc/base/table.h"
+#include "llmc/base/terminal.h"
 
 typedef struct GPT2 GPT2;
 typedef struct Comm Comm; // comm.h

@@ -9,7 +9,7 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 
 #include "flags.h"
 #include "llmc/base/checked_file.h"
-#include "llmc/base/table.h"
+#include "llmc/base/terminal.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/files/evalloader.h"
 #include "llmc/files/model_file.h"
@@ -67,13 +67,10 @@ typedef Status (*DoctorVerify)(const char* path, int* has_checksums);
 
 static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
     CheckedReader r;
-    TRY(checked_open_either(&r, path, TOKENS_MAGIC_16, TOKENS_MAGIC_32, "token file"));
+    TokenFile t;
+    TRY(token_file_begin(&t, &r, path));
     *has_checksums = r.has_checksums;
-    size_t bytes = r.header[0] == TOKENS_MAGIC_32 ? 4 : 2;
-    Status status = r.header[2] >= 0 && (size_t)r.header[2] * bytes == r.body_bytes
-                        ? checked_verify(&r)
-                        : status_fail("%s: its header says %d tokens, it has %zu bytes of them; the file is truncated",
-                                      path, (int)r.header[2], r.body_bytes);
+    Status status = checked_verify(&r);
     checked_close(&r);
     return status;
 }

@@ -9,7 +9,7 @@ stands. All of it ends the program with one line if something is wrong.
 
 #include "state.h"
 #include "llmc/base/signals.h"
-#include "llmc/base/table.h"
+#include "llmc/base/terminal.h"
 #include "llmc/files/model_file.h"
 #include "llmc/files/weights_file.h"
 

@@ -15,7 +15,7 @@ then r for that B. A twentieth of the memory stays free of what is chosen here.
 #define LLMC_RUN_PLAN_H
 
 #include "flags.h"
-#include "llmc/base/table.h"
+#include "llmc/base/terminal.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/comm/comm.h"
 #include "llmc/files/dataloader.h"

@@ -41,10 +41,10 @@ typedef struct {
     char tokenizer_path[1024];
     RunStart start; // the folder, the run's identity, and the checkpoint to resume from
     Logger logger;
-    StepLog log;     // --log-json
-    int terminal;    // 1: steps are shown in one line, which is overwritten
-    char line[512];  // of the last step, if it is not printed yet; else ""
-    double shown;    // when the terminal's line was written last
+    StepLog log;    // --log-json
+    int terminal;   // 1: steps are shown in one line, which is overwritten
+    char line[512]; // of the last step, if it is not printed yet; else ""
+    double shown;   // when the terminal's line was written last
     LearningRateScheduler schedule;
     Outliers outliers;
     Outliers outliers_before; // the current step
@@ -66,7 +66,6 @@ typedef struct {
     int timed_steps;          // steps that `seconds` is the sum of
     int skipped;              // 1: the current step has not updated the weights
     int skips;                // consecutive updates that were not finite and were skipped
-    int warned_of_loss;       // 1: printed the warning that the loss diverges
     int warned_of_validation; // 1: printed the warning that the loss of a validation is not finite
     int saved_step;           // of the newest whole checkpoint that this run has written or read, or -1
     int logged_save;          // the step of the newest save that the log tells of, or -1

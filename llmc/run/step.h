@@ -10,18 +10,6 @@ step is enqueued before the host has read the result of this one, so that the de
 #include "llmc/base/terminal.h"
 #include "llmc/model/gpu_peaks.h"
 
-// Warns once of a loss that exceeds log(vocabulary) by a nat, and the smallest of the last 128 losses by half.
-static inline void trainer_watch_loss_(Trainer* t, int step, double smallest) {
-    float loss = t->result.loss;
-    double guessing = log((double)gpt2_info(t->model)->config.vocab_size);
-    if (t->warned_of_loss || !((double)loss > guessing + 1.0 && (double)loss > 1.5 * smallest)) { return; }
-    t->warned_of_loss = 1;
-    if (comm_rank(t->comm) != 0) { return; }
-    print_warning("step %d/%d: the loss of %.3f is above ln V = %.3f, that of guessing, and %.1f times the smallest of "
-                  "the last %d steps: the run diverges; a lower -l, a longer -u or a smaller --grad-clip may hold it",
-                  step + 1, t->num_steps, (double)loss, guessing, (double)loss / smallest, (int)OUTLIER_WINDOW);
-}
-
 // Ends the run before a step whose batches cannot be read; the reason is status_message(). `what`: what was known of the step.
 static inline void trainer_no_data_(Trainer* t, int step, int exit_code, const char* what) {
     t->outliers = t->outliers_before;
@@ -184,7 +172,6 @@ static inline void trainer_update(Trainer* t, int step) {
     int decides = trainer_decides_(t, step);
     if (!decides) { trainer_queue_(t, step); }
     t->result = decides ? train_step_result(&t->step) : train_step_update_result(&t->step);
-    double smallest = outlier_smallest(&t->outliers.loss); // of the losses before
     t->loss_z = (float)outlier_update(&t->outliers.loss, (double)t->result.loss);
     t->norm_z = (float)outlier_update(&t->outliers.grad_norm, (double)t->result.norm);
     t->skipped = 1;
@@ -193,7 +180,6 @@ static inline void trainer_update(Trainer* t, int step) {
         return;
     }
     t->skips = 0;
-    trainer_watch_loss_(t, step, smallest);
     if (decides) {
         trainer_verify_(t, step);
         if (t->ended || trainer_skips_(t)) { return; }

@@ -13,6 +13,7 @@ are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one 
 #include <limits.h>
 
 #include "unicode_classes.h"
+#include "llmc/base/checksum.h"
 #include "llmc/base/utf8.h"
 #include "llmc/base/utils.h"
 
@@ -146,15 +147,10 @@ static inline uint64_t bpe_load_(const unsigned char* s, size_t n) {
     return word;
 }
 
-static inline uint64_t bpe_mix_(uint64_t hash, uint64_t word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 32;
-}
-
 static inline uint32_t bpe_hash_(const unsigned char* s, size_t n) {
     uint64_t hash = n;
-    for (; n > 8; n -= 8, s += 8) { hash = bpe_mix_(hash, bpe_load_(s, 8)); }
-    return (uint32_t)bpe_mix_(hash, bpe_load_(s, n));
+    for (; n > 8; n -= 8, s += 8) { hash = digest_word_(hash, bpe_load_(s, 8)); }
+    return (uint32_t)digest_word_(hash, bpe_load_(s, n));
 }
 
 // The slot of these bytes in the hash table: their own, or a free one for them
