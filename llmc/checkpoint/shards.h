@@ -8,8 +8,8 @@ background connections of comm.h, a piece of a block at a time, in the order of 
     reading   rank 0   reads a piece, sends each process its numbers of it
               others   receive them
 
-Only processes that own elements of a piece are asked. Rank 0 requests the next piece before it writes the current one, so that
-both overlap. Every save, also one that fails, ends with one message to every process: its result.
+Only processes that own elements of a piece are asked. Every save, also one that fails, ends with one message to every process:
+its result.
 */
 #ifndef LLMC_CHECKPOINT_SHARDS_H
 #define LLMC_CHECKPOINT_SHARDS_H
@@ -52,9 +52,7 @@ typedef struct {
     char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
     int not_finite; // set where a number is not finite
     int give_up;    // set by another thread to abandon this checkpoint; atomic
-    // Rank 0 of several processes; shards_open
-    char* packed;        // CHECKPOINT_BUFFER bytes: an answer
-    ShardsRequest asked; // the request in flight; 0 bytes: none
+    char* packed;   // rank 0 of several processes, by shards_open: CHECKPOINT_BUFFER bytes, an answer
 } CheckpointSource;
 
 // A source that reads from the model itself.
@@ -116,17 +114,6 @@ static inline void shards_close(CheckpointSource* from) {
     from->packed = NULL;
 }
 
-static inline Status shards_ask_(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
-    Comm* comm = shards_comm(from->model);
-    ShardsRequest request = {(int32_t)block, 0, offset, bytes};
-    for (int rank = 1; rank < comm_size(comm); rank++) {
-        if (shards_count(from->model, rank, offset, bytes) == 0) { continue; }
-        TRY(comm_background_send(comm, rank, &request, sizeof(request)));
-    }
-    from->asked = request;
-    return STATUS_OK;
-}
-
 // Receives the answer of a process that was asked and puts its numbers into from->buffer. *failed becomes 1, and its message
 // this thread's, where it could not read them; an error is one of the connection.
 static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest* asked, int rank, int* failed) {
@@ -152,29 +139,25 @@ static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest
     return STATUS_OK;
 }
 
-// Receives all answers, also those after one that failed, so that the next message on each connection is the next save's.
-static inline Status shards_receive_all_(CheckpointSource* from) {
-    ShardsRequest asked = from->asked;
-    int failed = 0, size = asked.bytes > 0 ? comm_size(shards_comm(from->model)) : 0;
-    from->asked.bytes = 0;
-    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, &asked, rank, &failed)); }
-    return failed ? STATUS_ERROR : STATUS_OK;
-}
-
 // The bytes of the next piece of what is left
 static inline size_t shards_piece(size_t left) {
     size_t most = CHECKPOINT_BUFFER;
     return left < most ? left : most;
 }
 
-// The piece at `offset` of a block, all of its numbers, into from->buffer. Pieces are read one after the other.
+// The piece at `offset` of a block, all of its numbers, into from->buffer. All answers are received, also after an error, so that
+// the next message on each connection is the next request's.
 static inline Status shards_read(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
-    if (!shards_has(from->model, block)) { return from->read(from->model, from->buffer, block, offset, bytes); }
-    size_t next = offset + bytes, left = gpt2_block_bytes(from->model, block) - next;
-    if (from->asked.bytes == 0) { TRY(shards_ask_(from, block, offset, bytes)); }
-    TRY(from->read(from->model, from->buffer, block, offset, bytes));
-    TRY(shards_receive_all_(from));
-    return left > 0 ? shards_ask_(from, block, next, shards_piece(left)) : STATUS_OK;
+    Comm* comm = shards_comm(from->model);
+    ShardsRequest request = {(int32_t)block, 0, offset, bytes};
+    int size = shards_has(from->model, block) ? comm_size(comm) : 1;
+    for (int rank = 1; rank < size; rank++) {
+        if (shards_count(from->model, rank, offset, bytes) == 0) { continue; }
+        TRY(comm_background_send(comm, rank, &request, sizeof(request)));
+    }
+    int failed = from->read(from->model, from->buffer, block, offset, bytes) != STATUS_OK;
+    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, &request, rank, &failed)); }
+    return failed ? STATUS_ERROR : STATUS_OK;
 }
 
 // The end of a save, for every process that answers.
@@ -182,12 +165,10 @@ static inline void shards_end(CheckpointSource* from, const ShardsEnd* end) {
     Comm* comm = shards_comm(from->model);
     ShardsRequest request = {SHARDS_END, 0, 0, 0};
     status_clear();
-    Status status = shards_receive_all_(from); // of a save that was broken off
     for (int rank = 1; rank < comm_size(comm); rank++) {
         if (comm_background_send(comm, rank, &request, sizeof(request)) != STATUS_OK) { continue; }
-        status = comm_background_send(comm, rank, end, sizeof(*end));
+        (void)comm_background_send(comm, rank, end, sizeof(*end)); // who cannot be told is gone, and the run with it
     }
-    (void)status; // who cannot be told is gone, and the run with it
     status_clear();
 }
 

@@ -274,6 +274,12 @@ static void with_a_lost_gpu(Comm* c) {
     saves_around(c, lose_the_gpu, find_the_gpu, CHECKPOINT_FAILED, "rank 2: the GPU is gone");
 }
 
+// The answers of the others, which have been asked, do not become the next save's.
+static void lose_the_first_gpu(Comm* c) { model.reads_fail = comm_rank(c) == 0 ? 2 : 0; }
+static void with_the_first_gpu_lost(Comm* c) {
+    saves_around(c, lose_the_first_gpu, find_the_gpu, CHECKPOINT_FAILED, "the GPU is gone");
+}
+
 // A number of the last process's shard
 static size_t number_of(int rank) {
     for (size_t i = model.info.num_parameters; i-- > 0;) {
@@ -309,6 +315,7 @@ static void check_around(int size, void (*body)(Comm* c), const char* warning) {
 static void a_failed_save_is_known_to_all(void) {
     check_around(4, with_a_full_disk, "checkpoint 00000020 was not written: cannot ");
     check_around(3, with_a_lost_gpu, "checkpoint 00000020 was not written: rank 2: the GPU is gone");
+    check_around(3, with_the_first_gpu_lost, "checkpoint 00000020 was not written: the GPU is gone");
     check_around(2, with_a_nan, "is nan; no run can continue from it");
 }
 
