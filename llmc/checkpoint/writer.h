@@ -205,29 +205,25 @@ static inline int checkpoint_writer_start_(CheckpointWriter* w) {
 }
 
 // Saves the model after all work so far, and the loader's position; waits for the last save first. next_step, or -1, is when
-// the next one is due, for the message of a failure. The identity must outlive the save. Returns an error only where memory is
-// short: checkpoint_writer_poll and checkpoint_writer_wait return the result of writing. Called by all processes.
-static inline Status checkpoint_writer_save(CheckpointWriter* w, const DataLoader* loader, const Outliers* outliers,
-                                            const RunIdentity* identity, int step, int next_step) {
+// the next one is due, for the message of a failure. The identity must outlive the save. checkpoint_writer_poll and
+// checkpoint_writer_wait return the result of writing. Called by all processes.
+static inline void checkpoint_writer_save(CheckpointWriter* w, const DataLoader* loader, const Outliers* outliers,
+                                          const RunIdentity* identity, int step, int next_step) {
     checkpoint_writer_wait(w);
     double start = wall_seconds() - w->waited;
     w->waited = 0.0;
     status_clear();
-    if (comm_rank(w->comm) == 0) { TRY(dataloader_get_state(loader, &w->run.loader)); }
+    if (comm_rank(w->comm) == 0) { dataloader_get_state(loader, &w->run.loader); }
     w->run.outliers = *outliers;
     w->run.identity = *identity;
     w->run.step = w->step = step;
     w->next_step = next_step;
     int in_background = checkpoint_writer_start_(w);
-    if (in_background) {
-        w->stalled = wall_seconds() - start;
-        return STATUS_OK;
-    }
-    checkpoint_writer_write_(w);
+    if (!in_background) { checkpoint_writer_write_(w); }
     w->stalled = wall_seconds() - start;
+    if (in_background) { return; }
     run_state_free(&w->run);
     checkpoint_writer_report_(w, 0.0);
-    return STATUS_OK;
 }
 
 // Waits for the last save; returns its result.

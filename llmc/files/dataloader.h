@@ -511,16 +511,15 @@ static inline int* dataloader_state_copy_(const int* order, size_t n) {
 }
 
 // Copies where the loader stands; dataloader_state_free frees the copy.
-static inline Status dataloader_get_state(const DataLoader* d, DataLoaderState* s) {
+static inline void dataloader_get_state(const DataLoader* d, DataLoaderState* s) {
     memset(s, 0, sizeof(*s));
     s->shuffled = d->should_shuffle;
     s->shard = d->current_shard_idx, s->sample = d->current_sample_idx;
     s->num_shards = d->num_shards, s->num_samples = d->shard_num_samples;
-    if (!s->shuffled) { return STATUS_OK; }
+    if (!s->shuffled) { return; }
     s->shard_order = dataloader_state_copy_(d->shard_indices, s->num_shards);
     s->sample_order = dataloader_state_copy_(d->intra_shard_indices, s->num_samples);
     s->rng = d->shuffle_rng;
-    return STATUS_OK;
 }
 
 // The bytes of the tail
@@ -617,7 +616,8 @@ static inline Status dataloader_begin_other_data(DataLoader* d, DataLoaderState*
     TRY(dataloader_reset(d));
     printf("note: the token files have changed: starting a new epoch, in %s\n", d->shard.path);
     dataloader_state_free(s);
-    return dataloader_get_state(d, s);
+    dataloader_get_state(d, s);
+    return STATUS_OK;
 }
 
 #endif

@@ -47,8 +47,8 @@ static inline void trainer_end_save_(Trainer* t, int wait) {
 static inline void trainer_save_(Trainer* t, int step, int last) {
     gpt2_range_begin("checkpoint");
     train_step_give_back(&t->step);
-    check(checkpoint_writer_save(&t->writer, &t->train, &t->outliers, &t->start.identity, step,
-                                 last ? -1 : trainer_next_checkpoint_(t, step)));
+    checkpoint_writer_save(&t->writer, &t->train, &t->outliers, &t->start.identity, step,
+                           last ? -1 : trainer_next_checkpoint_(t, step));
     trainer_end_save_(t, last);
     gpt2_range_end();
 }

@@ -74,7 +74,7 @@ static void close_all(void) {
     free_model(&model);
 }
 
-static void save(int step) { check(checkpoint_writer_save(&writer, &loader, &outliers, &identity, step, step + 10)); }
+static void save(int step) { checkpoint_writer_save(&writer, &loader, &outliers, &identity, step, step + 10); }
 
 static void train(float x) {
     for (int b = 0; b <= (int)GPT2_MASTER_WEIGHTS; b++) {
@@ -174,8 +174,8 @@ static void reads(Comm* c) {
     check(checkpoint_read(&model, &d, &o, folder(), 10));
     CLAIM(own_numbers_are(&saved));
     CLAIM(memcmp(&o, &outliers, sizeof(o)) == 0);
-    check(dataloader_get_state(&d, &now.loader));
-    check(dataloader_get_state(&loader, &then.loader));
+    dataloader_get_state(&d, &now.loader);
+    dataloader_get_state(&loader, &then.loader);
     CLAIM(now.loader.sample == then.loader.sample && now.loader.num_samples == then.loader.num_samples);
     CLAIM(memcmp(now.loader.sample_order, then.loader.sample_order, now.loader.num_samples * sizeof(int)) == 0);
     CLAIM(memcmp(&now.loader.rng, &then.loader.rng, sizeof(now.loader.rng)) == 0);
