@@ -145,8 +145,8 @@ static inline size_t shards_piece(size_t left) {
     return left < most ? left : most;
 }
 
-// The piece at `offset` of a block, all of its numbers, into from->buffer. All answers are received, also after an error, so that
-// the next message on each connection is the next request's.
+// The piece at `offset` of a block, all of its numbers, into from->buffer. All answers are received, also after an error: the
+// next message on each connection is the next request's.
 static inline Status shards_read(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
     Comm* comm = shards_comm(from->model);
     ShardsRequest request = {(int32_t)block, 0, offset, bytes};
