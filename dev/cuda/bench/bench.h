@@ -214,16 +214,19 @@ __global__ void count_different(unsigned long long* count, const uint32_t* a, co
         if (a[n] != (b ? b[n] : 0xffffffffu)) { atomicAdd(count, 1ull); }
     }
 }
-// What the kernel that launch(count) starts adds to *count, which begins at 0
-template <class Launch> static inline unsigned long long counted(const Launch& launch) {
-    unsigned long long *count, sum;
-    cuda_check(cudaMalloc(&count, sizeof(*count)));
-    cuda_check(cudaMemset(count, 0, sizeof(*count)));
-    launch(count);
+// What the kernels that launch(x) starts make of *x, a T on the device that begins with zeros
+template <class T, class Launch> static inline T from_device(const Launch& launch) {
+    T *on_gpu, x;
+    cuda_check(cudaMalloc(&on_gpu, sizeof(x)));
+    cuda_check(cudaMemset(on_gpu, 0, sizeof(x)));
+    launch(on_gpu);
     cuda_check(cudaGetLastError());
-    cuda_check(cudaMemcpy(&sum, count, sizeof(sum), cudaMemcpyDeviceToHost));
-    cuda_check(cudaFree(count));
-    return sum;
+    cuda_check(cudaMemcpy(&x, on_gpu, sizeof(x), cudaMemcpyDeviceToHost));
+    cuda_check(cudaFree(on_gpu));
+    return x;
+}
+template <class Launch> static inline unsigned long long counted(const Launch& launch) {
+    return from_device<unsigned long long>(launch);
 }
 static inline unsigned long long words_different(const void* a, const void* b, size_t bytes) {
     return counted([&](unsigned long long* count) {
@@ -234,6 +237,33 @@ static inline unsigned long long words_different(const void* a, const void* b, s
 static inline bool buffer_intact(Buffer b) {
     return !b.data || (words_different(b.data - GUARD, nullptr, GUARD) == 0 &&
                        words_different(b.data + b.bytes, nullptr, GUARD) == 0);
+}
+
+// ----------------------------------------------------------------------------
+// Checks
+
+struct Verdict {
+    double worst = 0;   // largest error / tolerance: at most 1 passes
+    double rel_err = 0; // ||x - ref|| / ||ref||
+    bool deterministic = true;
+};
+
+// Runs launch(n, stream) for n = 0 .. count-1 concurrently, each on its own stream. Ends the program if one fails, or writes
+// outside of `written`, which have been poisoned.
+static inline void run_at_once(size_t count, const std::vector<Buffer>& written, const std::string& what,
+                               const std::function<void(size_t n, cudaStream_t stream)>& launch) {
+    cuda_check(cudaDeviceSynchronize());
+    std::vector<cudaStream_t> streams(count);
+    for (cudaStream_t& stream : streams) { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+    status_clear();
+    for (size_t n = 0; n < count; n++) { launch(n, streams[n]); }
+    if (status_now() != STATUS_OK) { fatal("%s: %s", what.c_str(), status_message()); }
+    cudaError_t error = cudaDeviceSynchronize();
+    if (error != cudaSuccess) { fatal("%s: the kernel failed: %s", what.c_str(), cudaGetErrorString(error)); }
+    for (cudaStream_t stream : streams) { cuda_check(cudaStreamDestroy(stream)); }
+    for (Buffer b : written) {
+        if (!buffer_intact(b)) { fatal("%s: wrote outside of its tensors", what.c_str()); }
+    }
 }
 
 // ----------------------------------------------------------------------------
@@ -462,6 +492,19 @@ struct BenchGpu {
     Meter meter;
     double ceiling[NUM_MODES] = {NAN, NAN}; // TFLOP/s or GB/s
 };
+
+// Ends the program on a GPU of less than this compute capability.
+static inline void bench_needs(const BenchGpu& gpu, const std::string& program, int compute_capability) {
+    const cudaDeviceProp& p = gpu.properties;
+    if (p.major * 10 + p.minor < compute_capability) {
+        fatal("%s needs compute capability %d.%d; the %s has %d.%d", program.c_str(), compute_capability / 10,
+              compute_capability % 10, p.name, p.major, p.minor);
+    }
+}
+// How many sets of tensors are rotated through, so that one is reused only after traffic of twice the L2 cache
+static inline int bench_sets(const BenchGpu& gpu, double set_bytes) {
+    return 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / set_bytes);
+}
 
 // TFLOP/s of an 8192^3 GEMM in the training precision (fp32: true fp32, not tf32), on random data, in the modes asked for
 static inline void measure_gemm(BenchGpu* gpu, const BenchOptions& o) {

@@ -7,24 +7,11 @@ The check    sequences of many lengths, some without a part; what stands behind 
              nothing else. The counters 0 again. Bit for bit, too: run again on the same scratch, on two streams at once, and
              each of several sequences alone, in a cache and with a max_length of its own length.
 The timing   bench.h's: all B sequences have T tokens, the new one included; caches rotate through more than the L2 cache.
-The row      GB/s count K and V of all tokens, once. `expected` is launch and latency, 2.5 us for one chunk and 4 for more, and
-             those bytes at 90% of the nominal bandwidth. `trains` is yes for what decode.cuh takes.
+The row      GB/s count K and V of all tokens, once. `trains` is yes for what decode.cuh takes.
 */
 #include "bench.h"
 #include "reference.h"
-#include "dev/cuda/bench/bench.h"
-
-static const std::vector<BenchSize> decode_sizes = {{"-b", "B", "batch", 1},
-                                                    {"-t", "T", "tokens of a sequence, the new one included", 1024},
-                                                    {"-h", "NH", "number of heads", 12},
-                                                    {"-d", "HS", "head size: 32, 64, 96 or 128", 64}};
-
-static inline DecodeShape decode_shape(const std::vector<int>& sizes) {
-    const DecodeShape s = {sizes[0], sizes[1], sizes[2], sizes[3]};
-    const char* why = attention_decode_unsupported(s.B, s.T, s.NH, s.HS, s.T);
-    if (why) { fatal("B %d T %d NH %d HS %d: %s", s.B, s.T, s.NH, s.HS, why); }
-    return s;
-}
+#include "dev/cuda/attention/attention_bench.h"
 
 // ----------------------------------------------------------------------------
 // The tensors
@@ -32,12 +19,12 @@ static inline DecodeShape decode_shape(const std::vector<int>& sizes) {
 struct DecodeSet {
     Buffer out, k, v, qkv, lengths, scratch;
 };
-static inline DecodeSet set_allocate(DecodeShape s, const std::vector<int>& lengths) {
+static inline DecodeSet set_allocate(Shape s, const std::vector<int>& lengths) {
     DecodeSet t;
-    t.out = buffer_allocate(s.out() * sizeof(floatX));
-    t.k = buffer_allocate(s.cache() * sizeof(floatX));
-    t.v = buffer_allocate(s.cache() * sizeof(floatX));
-    t.qkv = buffer_allocate(3 * s.out() * sizeof(floatX));
+    t.out = buffer_allocate(out_elements(s) * sizeof(floatX));
+    t.k = buffer_allocate(s.elements() * sizeof(floatX));
+    t.v = buffer_allocate(s.elements() * sizeof(floatX));
+    t.qkv = buffer_allocate(3 * out_elements(s) * sizeof(floatX));
     t.lengths = buffer_allocate(s.B * sizeof(int));
     cuda_check(cudaMemcpy(t.lengths.data, lengths.data(), s.B * sizeof(int), cudaMemcpyHostToDevice));
     return t;
@@ -46,15 +33,15 @@ static inline void set_free(DecodeSet* t) {
     for (Buffer* b : {&t->out, &t->k, &t->v, &t->qkv, &t->lengths, &t->scratch}) { buffer_free(b); }
 }
 // Fills with NaN, then writes qkv and the caches up to the new token; if `store`, the new token's rows of the caches, too
-static inline void set_fill(const DecodeSet& t, DecodeShape s, Pattern pattern, uint64_t seed, bool store) {
+static inline void set_fill(const DecodeSet& t, Shape s, Pattern pattern, uint64_t seed, bool store) {
     for (Buffer b : {t.k, t.v, t.qkv}) { buffer_poison(b); }
     fill_caches<<<4096, 256>>>(t.k.as<floatX>(), t.v.as<floatX>(), t.lengths.as<int>(), s, pattern, seed);
-    fill_new_tokens<<<(unsigned)CEIL_DIV(3 * s.out(), (int64_t)256), 256>>>(
+    fill_new_tokens<<<(unsigned)CEIL_DIV(3 * out_elements(s), (int64_t)256), 256>>>(
         t.qkv.as<floatX>(), t.k.as<floatX>(), t.v.as<floatX>(), t.lengths.as<int>(), s, pattern, seed, store);
     cuda_check(cudaGetLastError());
 }
 // Allocates scratch with counters of 0, followed by NaN
-static inline Buffer scratch_allocate(const AttentionDecodeConfig& c, DecodeShape s) {
+static inline Buffer scratch_allocate(const AttentionDecodeConfig& c, Shape s) {
     Buffer scratch = buffer_allocate(c.scratch_bytes(s.B, s.T, s.NH, s.HS));
     buffer_poison(scratch);
     cuda_check(cudaMemset(scratch.data, 0, decode_counter_bytes(s.B, s.NH)));
@@ -66,14 +53,14 @@ struct DecodeReference {
     DecodeSet after;
     double *out, *noise;
 };
-static inline DecodeReference reference_allocate(DecodeShape s, const std::vector<int>& lengths) {
+static inline DecodeReference reference_allocate(Shape s, const std::vector<int>& lengths) {
     DecodeReference r;
     r.after = set_allocate(s, lengths);
-    cuda_check(cudaMalloc(&r.out, s.out() * sizeof(double)));
+    cuda_check(cudaMalloc(&r.out, out_elements(s) * sizeof(double)));
     cuda_check(cudaMalloc(&r.noise, s.heads() * sizeof(double)));
     return r;
 }
-static inline void reference_compute(const DecodeReference& r, DecodeShape s, Pattern pattern, uint64_t seed) {
+static inline void reference_compute(const DecodeReference& r, Shape s, Pattern pattern, uint64_t seed) {
     set_fill(r.after, s, pattern, seed, true);
     decode_reference<<<dim3(s.NH, s.B), REFERENCE_THREADS>>>(r.out, r.noise, r.after.k.as<floatX>(),
                                                              r.after.v.as<floatX>(), r.after.qkv.as<floatX>(),
@@ -89,13 +76,7 @@ static inline void reference_free(DecodeReference* r) {
 // ----------------------------------------------------------------------------
 // The check
 
-struct Verdict {
-    double worst = 0;   // largest error / tolerance of a row: at most 1 passes
-    double rel_err = 0; // ||out - ref|| / ||ref|| of all rows
-    bool deterministic = true;
-};
-
-static inline void launch(const AttentionDecodeConfig& c, const DecodeSet& t, DecodeShape s, int max_length,
+static inline void launch(const AttentionDecodeConfig& c, const DecodeSet& t, Shape s, int max_length,
                           cudaStream_t stream) {
     c.launch(t.out.as<floatX>(), t.k.as<floatX>(), t.v.as<floatX>(), t.qkv.as<floatX>(), t.lengths.as<int>(),
              t.scratch.data, s.B, s.T, s.NH, s.HS, max_length, stream);
@@ -103,22 +84,14 @@ static inline void launch(const AttentionDecodeConfig& c, const DecodeSet& t, De
 
 // Runs the configuration on each set, concurrently if there are several, into outputs of NaN. Ends the program if it fails or
 // writes out of bounds.
-static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<DecodeSet>& sets, DecodeShape s,
-                         int max_length, const std::string& what) {
+static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<DecodeSet>& sets, Shape s, int max_length,
+                         const std::string& what) {
     for (const DecodeSet& t : sets) { buffer_poison(t.out); }
-    cuda_check(cudaDeviceSynchronize());
-    std::vector<cudaStream_t> streams(sets.size());
-    for (cudaStream_t& stream : streams) { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
-    status_clear();
-    for (size_t n = 0; n < sets.size(); n++) { launch(c, sets[n], s, max_length, streams[n]); }
-    if (status_now() != STATUS_OK) { fatal("%s: %s", what.c_str(), status_message()); }
-    cudaError_t error = cudaDeviceSynchronize();
-    if (error != cudaSuccess) { fatal("%s: the kernel failed: %s", what.c_str(), cudaGetErrorString(error)); }
-    for (cudaStream_t stream : streams) { cuda_check(cudaStreamDestroy(stream)); }
+    std::vector<Buffer> written;
+    for (const DecodeSet& t : sets) { written.insert(written.end(), {t.out, t.k, t.v, t.scratch}); }
+    run_at_once(sets.size(), written, what,
+                [&](size_t n, cudaStream_t stream) { launch(c, sets[n], s, max_length, stream); });
     for (const DecodeSet& t : sets) {
-        for (Buffer b : {t.out, t.k, t.v, t.scratch}) {
-            if (!buffer_intact(b)) { fatal("%s: wrote outside of its tensors", what.c_str()); }
-        }
         std::vector<char> counters(decode_counter_bytes(s.B, s.NH));
         cuda_check(cudaMemcpy(counters.data(), t.scratch.data, counters.size(), cudaMemcpyDeviceToHost));
         if (std::any_of(counters.begin(), counters.end(), [](char x) { return x != 0; })) {
@@ -128,15 +101,11 @@ static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<Decod
 }
 
 // Ends the program if out or the caches in t are wrong, else returns out's errors.
-static Verdict judge(const DecodeSet& t, const DecodeReference& r, DecodeShape s, const std::string& what) {
-    DecodeDifference *on_gpu, d;
-    cuda_check(cudaMalloc(&on_gpu, sizeof(d)));
-    cuda_check(cudaMemset(on_gpu, 0, sizeof(d)));
-    compare_decode<<<(unsigned)CEIL_DIV(32 * s.heads(), (int64_t)256), 256>>>(on_gpu, t.out.as<floatX>(), r.out,
-                                                                              r.noise, t.lengths.as<int>(), s);
-    cuda_check(cudaGetLastError());
-    cuda_check(cudaMemcpy(&d, on_gpu, sizeof(d), cudaMemcpyDeviceToHost));
-    cuda_check(cudaFree(on_gpu));
+static Verdict judge(const DecodeSet& t, const DecodeReference& r, Shape s, const std::string& what) {
+    const auto d = from_device<DecodeDifference>([&](DecodeDifference* on_gpu) {
+        compare_decode<<<(unsigned)CEIL_DIV((int64_t)32 * s.heads(), (int64_t)256), 256>>>(
+            on_gpu, t.out.as<floatX>(), r.out, r.noise, t.lengths.as<int>(), s);
+    });
     double worst;
     memcpy(&worst, &d.worst, sizeof(worst));
     if (d.not_finite) { fatal("%s: %llu elements are not finite, or were not written", what.c_str(), d.not_finite); }
@@ -150,9 +119,9 @@ static Verdict judge(const DecodeSet& t, const DecodeReference& r, DecodeShape s
 
 // Whether sequence b gives the same bits alone: B = 1, with a cache and a max_length of just its tokens. The inputs are copied
 // from `after`, with NaN in the last row, which the kernel must write.
-static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const DecodeReference& r, DecodeShape s,
-                       int b, int length, const std::string& what) {
-    const DecodeShape alone = {1, length + 1, s.NH, s.HS};
+static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const DecodeReference& r, Shape s, int b,
+                       int length, const std::string& what) {
+    const Shape alone = {1, length + 1, s.NH, s.HS};
     DecodeSet one = set_allocate(alone, {length});
     one.scratch = scratch_allocate(c, alone);
     const size_t row = s.HS * sizeof(floatX), from = cache_offset(b, 0, s.T, s.NH, s.HS) * sizeof(floatX);
@@ -170,9 +139,9 @@ static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const
     return same;
 }
 
-// Ends the program if the configuration is wrong at this shape, or a sequence alone gives other bits than in the batch.
-static Verdict check(const AttentionDecodeConfig& c, const DecodeReference& r, DecodeShape s,
-                     const std::vector<int>& lengths, Pattern pattern, uint64_t seed, const std::string& what) {
+// Ends the program if the configuration is wrong at this shape, or a sequence has other bits when run again or alone.
+static Verdict check(const AttentionDecodeConfig& c, const DecodeReference& r, Shape s, const std::vector<int>& lengths,
+                     Pattern pattern, uint64_t seed, const std::string& what) {
     DecodeSet t = set_allocate(s, lengths), again = set_allocate(s, lengths), beside = set_allocate(s, lengths);
     for (DecodeSet* set : {&t, &again, &beside}) { set_fill(*set, s, pattern, seed, false); }
     t.scratch = scratch_allocate(c, s);
@@ -183,7 +152,9 @@ static Verdict check(const AttentionDecodeConfig& c, const DecodeReference& r, D
     run_poisoned(c, {again, beside}, s, s.T, what + ", repeated");
     for (const DecodeSet& set : {again, beside}) {
         verdict.worst = fmax(verdict.worst, judge(set, r, s, what + ", repeated").worst);
-        verdict.deterministic &= words_different(t.out.data, set.out.data, t.out.bytes) == 0;
+        if (words_different(t.out.data, set.out.data, t.out.bytes)) {
+            fatal("%s: other bits when it is run again", what.c_str());
+        }
     }
     for (int b = 0; b < std::min(s.B, 7); b++) {
         if (lengths[b] >= 0 && !same_alone(c, t, r, s, b, lengths[b], what + ", alone")) {
@@ -193,72 +164,6 @@ static Verdict check(const AttentionDecodeConfig& c, const DecodeReference& r, D
     again.scratch = Buffer();
     for (DecodeSet* set : {&t, &again, &beside}) { set_free(set); }
     return verdict;
-}
-
-static std::string describe(const char* variant, const char* config, DecodeShape s, Pattern pattern) {
-    char text[256];
-    snprintf(text, sizeof(text), "attention_decode_%s %s at B %d T %d NH %d HS %d, %s", variant, config, s.B, s.T, s.NH,
-             s.HS, pattern_names[pattern]);
-    return text;
-}
-
-// Every T at which chunks end or begin, at every head size; with --check-only, the sizes given, if any.
-static std::vector<DecodeShape> sweep_shapes(const BenchOptions& o) {
-    std::vector<int> Ts = {1, 2, 33, 63, 64, 65, 128, 129, 255, 256, 257, 512, 513, 1025, 4500},
-                     HSs = {32, 64, 96, 128};
-    auto given = [&](int size) { return o.check_only && o.sizes[size].given; };
-    const int B = given(0) ? o.sizes[0].value : 7, NH = given(2) ? o.sizes[2].value : 3;
-    const bool whole = !given(0) && !given(1) && !given(2);
-    if (given(1)) { Ts = {o.sizes[1].value}; }
-    if (given(3)) { HSs = {o.sizes[3].value}; }
-    std::vector<DecodeShape> shapes;
-    for (int HS : HSs) {
-        for (int T : Ts) { shapes.push_back(decode_shape({B, T, NH, HS})); }
-        // one head, and more heads than resident thread blocks
-        if (whole) { shapes.insert(shapes.end(), {{1, 700, 1, HS}, {61, 333, 13, HS}}); }
-    }
-    return shapes;
-}
-
-static std::vector<int> sweep_lengths(DecodeShape s) {
-    std::vector<int> lengths(s.B);
-    for (int b = 0; b < s.B; b++) { lengths[b] = decode_length(s, b); }
-    return lengths;
-}
-
-// Checks every configuration at all shapes of the sweep and all patterns; prints a line for each.
-static void check_sweep(const char* variant, const std::vector<const AttentionDecodeConfig*>& configs,
-                        const BenchOptions& o) {
-    int all_checks = 0;
-    std::vector<Verdict> verdicts(configs.size());
-    std::vector<int> checks(configs.size());
-    for (DecodeShape s : sweep_shapes(o)) {
-        const std::vector<int> lengths = sweep_lengths(s);
-        DecodeReference r = reference_allocate(s, lengths);
-        for (int pattern = 0; pattern < NUM_PATTERNS; pattern++) {
-            reference_compute(r, s, (Pattern)pattern, 1000 + pattern);
-            for (size_t n = 0; n < configs.size(); n++) {
-                if (configs[n]->HS != 0 && configs[n]->HS != s.HS) { continue; }
-                const std::string what = describe(variant, configs[n]->name, s, (Pattern)pattern);
-                const Verdict v = check(*configs[n], r, s, lengths, (Pattern)pattern, 1000 + pattern, what);
-                verdicts[n].worst = fmax(verdicts[n].worst, v.worst);
-                verdicts[n].deterministic &= v.deterministic;
-                checks[n]++, all_checks++;
-            }
-        }
-        reference_free(&r);
-    }
-    if (all_checks == 0) {
-        fatal("attention_decode_%s: no configuration serves head size %d", variant, o.sizes[3].value);
-    }
-    for (size_t n = 0; n < configs.size(); n++) {
-        if (checks[n] == 0) { continue; }
-        const std::string head_size = configs[n]->HS ? "HS " + std::to_string(configs[n]->HS) : "every HS";
-        printf("attention_decode_%s %s %s, %s: %d checks passed, largest error %.0f%% of what is allowed, %s\n",
-               variant, PRECISION_NAME, configs[n]->name, head_size.c_str(), checks[n], 100 * verdicts[n].worst,
-               verdicts[n].deterministic ? "deterministic" : "not deterministic");
-        if (!verdicts[n].deterministic) { fatal("attention_decode_%s must give the same bits each time", variant); }
-    }
 }
 
 // ----------------------------------------------------------------------------
@@ -279,13 +184,6 @@ __global__ void __launch_bounds__(512) read_memory(int* sink, const int4* x, siz
     }
     if (sum == 0x5eed5eed) { *sink = sum; }
 }
-static double nominal_gb_per_s() { // double data rate: two transfers a clock
-    int device, khz, bits;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device));
-    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device));
-    return 1e-6 * 2 * khz * (bits / 8);
-}
 // Prints the GB/s of a kernel that only reads 2 GB, in the modes chosen
 static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     const size_t threads = (size_t)gpu->properties.multiProcessorCount * 4 * 512, per_thread = 2e9 / 16 / threads;
@@ -297,7 +195,7 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     };
     Stopwatch watch;
     std::vector<TimedGraph> graphs = {capture_launches(watch, 1, read)};
-    printf("reading %.1f GB, %s (nominal %.0f GB/s):", 16e-9 * vectors, gpu->properties.name, nominal_gb_per_s());
+    printf("reading %.1f GB, %s:", 16e-9 * vectors, gpu->properties.name);
     for (int mode = 0; mode < NUM_MODES; mode++) {
         if (!o.modes[mode]) { continue; }
         gpu->ceiling[mode] = 16e-6 * vectors / time_graphs((BenchMode)mode, watch, gpu->meter, graphs)[0].ms;
@@ -308,82 +206,75 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     for (Buffer* b : {&memory, &sink}) { buffer_free(b); }
 }
 
-// The column `trains`: whether programs generate with this configuration
-static const char* trains(const char* variant, const AttentionDecodeConfig* table, size_t num_configs,
-                          const AttentionDecodeConfig* config, int HS) {
-    const bool first = attention_config(table, num_configs, nullptr, HS, SIZE_MAX) == config;
-    return first && strcmp(variant, "split") == 0 ? "yes" : "no";
-}
+// ----------------------------------------------------------------------------
+// What attention_bench.h asks for
 
-// Checks the configurations at the shape, times them and prints a row for each.
-static void bench(const char* variant, const AttentionDecodeConfig* table, size_t num_configs,
-                  const std::vector<const AttentionDecodeConfig*>& configs, const BenchOptions& o, const BenchGpu& gpu,
-                  DecodeShape s) {
-    const double bytes = 2.0 * s.cache() * sizeof(floatX);
-    const double expected = (s.T <= 256 ? 2.5 : 4) + 1e-3 * bytes / (0.9 * nominal_gb_per_s());
-    printf("\nattention_decode_%s, %s, %s, B %d T %d NH %d HS %d, expected: %.1f us\n", variant, PRECISION_NAME,
-           gpu.properties.name, s.B, s.T, s.NH, s.HS, expected);
-    const std::vector<int> lengths(s.B, s.T - 1);
-    DecodeReference r = reference_allocate(s, lengths);
-    reference_compute(r, s, ORDINARY, 42);
-
-    size_t scratch_bytes = 0;
+struct DecodeTrial {
+    typedef AttentionDecodeConfig Config;
+    typedef AttentionDecodeVariant Variant;
+    static constexpr const char* name = "decode";
+    static constexpr const RaceUnit* unit = &BYTES;
+    Shape s;
+    std::vector<int> lengths;
+    DecodeReference r;
+    Pattern pattern = ORDINARY; // of fill()
+    uint64_t seed = 0;
     std::vector<DecodeSet> sets;
-    std::vector<Racer> racers;
-    for (const AttentionDecodeConfig* c : configs) {
-        if (c->HS != 0 && c->HS != s.HS) { continue; }
-        const Verdict v = check(*c, r, s, lengths, ORDINARY, 42, describe(variant, c->name, s, ORDINARY));
-        auto run = [c, s, &sets](int n, cudaStream_t stream) { launch(*c, sets[n], s, s.T, stream); };
-        racers.push_back({c->name, trains(variant, table, num_configs, c, s.HS), v.rel_err, v.deterministic, run});
-        scratch_bytes = std::max(scratch_bytes, c->scratch_bytes(s.B, s.T, s.NH, s.HS));
-    }
-    reference_free(&r);
-    if (racers.empty()) { fatal("no configuration of %s serves head size %d", variant, s.HS); }
+    Buffer scratch;
 
-    // Rotate through enough sets of tensors that a set is reused only after traffic of twice the L2 cache
-    const int num_sets = 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / bytes);
-    Buffer scratch = buffer_allocate(scratch_bytes);
-    cuda_check(cudaMemset(scratch.data, 0, scratch.bytes));
-    for (int n = 0; n < num_sets; n++) {
-        sets.push_back(set_allocate(s, lengths));
-        set_fill(sets[n], s, ORDINARY, 42, false);
-        sets[n].scratch = scratch;
+    static const char* unsupported(Shape s) { return attention_decode_unsupported(s.B, s.T, s.NH, s.HS, s.T); }
+    // Every T at which chunks end or begin; one head, and more heads than resident thread blocks
+    static Sweep sweep() {
+        return {7,
+                3,
+                {1, 2, 33, 63, 64, 65, 128, 129, 255, 256, 257, 512, 513, 1025, 4500},
+                {{1, 700, 1, 0}, {61, 333, 13, 0}}};
     }
-    Race race;
-    race.columns = "direction,variant,precision,B,T,NH,HS";
-    race.values = std::string("decode,") + variant + "," + PRECISION_NAME;
-    for (int size : {s.B, s.T, s.NH, s.HS}) { race.values += "," + std::to_string(size); }
-    race.work = bytes;
-    race.sets = num_sets;
-    race.unit = &BYTES;
-    run_race(o, gpu, race, racers);
+    // Whether programs generate with this configuration
+    static const char* trains(const Variant& variant, const Config& c, const cudaDeviceProp&, Shape s) {
+        return variant.config(nullptr, s.HS, SIZE_MAX) == &c && strcmp(variant.name, "split") == 0 ? "yes" : "no";
+    }
+    static void measure(BenchGpu* gpu, const BenchOptions& o) { measure_read(gpu, o); }
 
-    for (DecodeSet& t : sets) {
-        t.scratch = Buffer();
-        set_free(&t);
+    DecodeTrial(Shape s, bool timed) : s(s), lengths(s.B) {
+        for (int b = 0; b < s.B; b++) { lengths[b] = timed ? s.T - 1 : decode_length(s, b); }
+        r = reference_allocate(s, lengths);
     }
-    buffer_free(&scratch);
-}
+    DecodeTrial(const DecodeTrial&) = delete;
+    ~DecodeTrial() {
+        for (DecodeSet& t : sets) {
+            t.scratch = Buffer(); // all sets have the same
+            set_free(&t);
+        }
+        buffer_free(&scratch);
+        reference_free(&r);
+    }
+    void fill(Pattern pattern_of_all, uint64_t seed_of_all) {
+        pattern = pattern_of_all, seed = seed_of_all;
+        reference_compute(r, s, pattern, seed);
+    }
+    Verdict check(const Config& c, const std::string& what, int) const {
+        return ::check(c, r, s, lengths, pattern, seed, what);
+    }
+    size_t scratch_bytes(const Config& c) const { return c.scratch_bytes(s.B, s.T, s.NH, s.HS); }
+    size_t set_bytes() const { return 2 * s.elements() * sizeof(floatX); }
+    double work() const { return (double)set_bytes(); }
+    void rotate(int count, size_t scratch_bytes) {
+        scratch = buffer_allocate(scratch_bytes);
+        cuda_check(cudaMemset(scratch.data, 0, scratch.bytes));
+        for (int n = 0; n < count; n++) {
+            sets.push_back(set_allocate(s, lengths));
+            set_fill(sets[n], s, pattern, seed, false);
+            sets[n].scratch = scratch;
+        }
+    }
+    void launch(const Config& c, int set, cudaStream_t stream) const { ::launch(c, sets[set], s, s.T, stream); }
+};
 
-int attention_decode_main(int argc, char** argv, const char* variant, const AttentionDecodeConfig* table,
-                          size_t num_configs) {
-    const std::string program = std::string("attention_decode_") + variant + "_" + PRECISION_NAME;
-    const BenchOptions o = bench_options(argc, argv, program.c_str(), decode_sizes);
-    std::string names;
-    std::vector<const AttentionDecodeConfig*> configs;
-    for (const AttentionDecodeConfig* c = table; c < table + num_configs; c++) {
-        if (names.find(c->name) == std::string::npos) { names += (names.empty() ? "" : ", ") + std::string(c->name); }
-        if (!o.config || strcmp(o.config, c->name) == 0) { configs.push_back(c); }
-    }
-    if (configs.empty()) { fatal("--config %s: no such configuration; there are: %s", o.config, names.c_str()); }
-    for (const std::vector<int>& shape : o.shapes) { decode_shape(shape); }
-
-    BenchGpu gpu;
-    if (o.sweep || o.check_only) { check_sweep(variant, configs, o); }
-    if (o.check_only) { return EXIT_SUCCESS; }
-    measure_read(&gpu, o);
-    for (const std::vector<int>& shape : o.shapes) {
-        bench(variant, table, num_configs, configs, o, gpu, decode_shape(shape));
-    }
-    return EXIT_SUCCESS;
+int attention_decode_main(int argc, char** argv, const AttentionDecodeVariant& variant) {
+    return run_variant<DecodeTrial>(argc, argv, variant,
+                                    {{"-b", "B", "batch", 1},
+                                     {"-t", "T", "tokens of a sequence, the new one included", 1024},
+                                     {"-h", "NH", "number of heads", 12},
+                                     {"-d", "HS", "head size: 32, 64, 96 or 128", 64}});
 }

@@ -7,14 +7,14 @@ alone.
 #define DECODE_BENCH_H
 
 #include "attention_decode.h"
-#include "dev/cuda/bench/variants.cuh"
 
-int attention_decode_main(int argc, char** argv, const char* variant, const AttentionDecodeConfig* table,
-                          size_t num_configs);
+typedef AttentionVariant<AttentionDecodeConfig> AttentionDecodeVariant;
+
+int attention_decode_main(int argc, char** argv, const AttentionDecodeVariant& variant);
 template <size_t N>
 static inline int attention_decode_main(int argc, char** argv, const AttentionDecodeConfig (&table)[N]) {
-    const std::string variant = variant_of(__BASE_FILE__, "attention_decode_");
-    return attention_decode_main(argc, argv, variant.c_str(), table, N);
+    const std::string name = variant_of(__BASE_FILE__, "attention_decode_");
+    return attention_decode_main(argc, argv, AttentionDecodeVariant(name.c_str(), table));
 }
 
 #endif

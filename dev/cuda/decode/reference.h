@@ -14,16 +14,12 @@ need. Rounding the result is off by u |ref| at most, half of what is allowed.
 #include "attention_decode.h"
 #include "dev/cuda/attention/reference.h"
 
-struct DecodeShape {
-    int B, T, NH, HS;
-    __host__ __device__ int64_t heads() const { return (int64_t)B * NH; }
-    __host__ __device__ int64_t cache() const { return heads() * T * HS; } // elements of k_cache, and of v_cache
-    __host__ __device__ int64_t out() const { return heads() * HS; }       // elements; qkv has 3 times as many
-};
+// Elements of out (B,NH,HS), where T is the caches'; qkv has 3 times as many, a cache s.elements()
+__host__ __device__ inline int64_t out_elements(Shape s) { return (int64_t)s.heads() * s.HS; }
 
 // The number of tokens in the cache of sequence b, by b modulo 7: as many as fit, inactive (-1), a multiple of 64, none, any
 // number, one less than a multiple of 64, a multiple of 256.
-static inline int decode_length(DecodeShape s, int b) {
+static inline int decode_length(Shape s, int b) {
     const int longest = s.T - 1, any = (int)((b * 2654435761u + 40503u * s.T) % (unsigned)s.T);
     const int kinds[] = {longest, -1, any / 64 * 64, 0, any, any / 64 * 64 + 63, longest / 256 * 256};
     return b % 7 == 5 && kinds[5] > longest ? any : kinds[b % 7];
@@ -31,8 +27,7 @@ static inline int decode_length(DecodeShape s, int b) {
 
 // Element d of the q, k or v (which = 0, 1, 2) at position j of a head, by pattern as in attention/reference.h. The new token's
 // q is at position `length`.
-__device__ inline float decode_input(DecodeShape s, int64_t head, int j, int which, int d, Pattern pattern,
-                                     uint64_t seed) {
+__device__ inline float decode_input(Shape s, int64_t head, int j, int which, int d, Pattern pattern, uint64_t seed) {
     const uint64_t row = (uint64_t)head * s.T + j;
     if (d == 0 && which < 2 && pattern == HUGE_SCORES) {
         const bool negative = which == 1 && uniform_at(seed + 1, row) < 0.5f;
@@ -45,9 +40,9 @@ __device__ inline float decode_input(DecodeShape s, int64_t head, int j, int whi
 }
 
 // Fills k_cache and v_cache (B,NH,T,HS) up to the new token, and leaves the rest
-__global__ void fill_caches(floatX* k_cache, floatX* v_cache, const int* lengths, DecodeShape s, Pattern pattern,
+__global__ void fill_caches(floatX* k_cache, floatX* v_cache, const int* lengths, Shape s, Pattern pattern,
                             uint64_t seed) {
-    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < s.cache();
+    for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < s.elements();
          n += (int64_t)gridDim.x * blockDim.x) {
         const int d = (int)(n % s.HS), j = (int)(n / s.HS % s.T);
         const int64_t head = n / s.HS / s.T;
@@ -57,10 +52,10 @@ __global__ void fill_caches(floatX* k_cache, floatX* v_cache, const int* lengths
     }
 }
 // Fills qkv (B,3,NH,HS) and, if `store`, the rows of the caches that a kernel must write
-__global__ void fill_new_tokens(floatX* qkv, floatX* k_cache, floatX* v_cache, const int* lengths, DecodeShape s,
+__global__ void fill_new_tokens(floatX* qkv, floatX* k_cache, floatX* v_cache, const int* lengths, Shape s,
                                 Pattern pattern, uint64_t seed, bool store) {
     const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (n >= 3 * s.out()) { return; }
+    if (n >= 3 * out_elements(s)) { return; }
     const int d = (int)(n % s.HS), h = (int)(n / s.HS % s.NH), which = (int)(n / s.HS / s.NH % 3);
     const int b = (int)(n / s.HS / s.NH / 3), length = lengths[b] < 0 ? 0 : lengths[b];
     const floatX x = (floatX)decode_input(s, (int64_t)b * s.NH + h, length, which, d, pattern, seed);
@@ -73,7 +68,7 @@ __global__ void fill_new_tokens(floatX* qkv, floatX* k_cache, floatX* v_cache, c
 // block per head.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     decode_reference(double* out, double* noise, const floatX* k_cache, const floatX* v_cache, const floatX* qkv,
-                     const int* lengths, DecodeShape s) {
+                     const int* lengths, Shape s) {
     __shared__ double q[128], P[REFERENCE_THREADS];
     const int h = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, HS = s.HS, keys = lengths[b] + 1;
     const int64_t head = (int64_t)b * s.NH + h;
@@ -130,7 +125,7 @@ __device__ inline bool is_poison(const floatX& x) {
 }
 // A warp per head
 __global__ void compare_decode(DecodeDifference* difference, const floatX* out, const double* reference,
-                               const double* noise, const int* lengths, DecodeShape s) {
+                               const double* noise, const int* lengths, Shape s) {
     const int64_t head = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     if (head >= s.heads()) { return; }
     const bool active = lengths[head / s.NH] >= 0;

@@ -283,19 +283,14 @@ struct Judge {
     template <class T> void output(Want want, const std::string& name, const T* got, int columns, Sample rows,
                                    const float* factors = nullptr) {
         const Output<T> of = {got, columns, rows, factors};
-        const Memory difference = allocate(sizeof(Difference)), at = allocate(sizeof(Element));
-        Difference d;
-        Element element;
-        cuda_check(cudaMemset(difference->data, 0, sizeof(d)));
-        compare_elements<<<1024, REFERENCE_THREADS>>>(difference->as<Difference>(), of, e, want);
-        cuda_check(cudaGetLastError());
-        cuda_check(cudaMemcpy(&d, difference->data, sizeof(d), cudaMemcpyDeviceToHost));
+        const auto d = from_device<Difference>(
+            [&](Difference* difference) { compare_elements<<<1024, REFERENCE_THREADS>>>(difference, of, e, want); });
         const unsigned n = (unsigned)d.worst, bits = (unsigned)(d.worst >> 32);
         float most;
         memcpy(&most, &bits, sizeof(most));
         if (d.not_finite || !(most <= 1)) {
-            look_at<<<1, 1>>>(at->as<Element>(), of, e, want, (int64_t)n);
-            cuda_check(cudaMemcpy(&element, at->data, sizeof(element), cudaMemcpyDeviceToHost));
+            const auto element =
+                from_device<Element>([&](Element* at) { look_at<<<1, 1>>>(at, of, e, want, (int64_t)n); });
             fatal("%s: %s[%d,%d] is %.7g, must be %.7g within %.2g; %llu elements are not finite, or were not written",
                   what.c_str(), name.c_str(), (int)rows[n / columns], (int)(n % columns), element.got,
                   element.want.value, element.want.error, d.not_finite);
@@ -391,22 +386,13 @@ static void launch(const MatmulConfig& config, const Set& set, MatmulSizes s, Ma
 // Runs the configuration on each set, concurrently if there are two. Ends the program if it fails or writes out of bounds.
 static void run(const MatmulConfig& config, const std::vector<Set*>& sets, MatmulSizes s, Libraries* libraries,
                 const std::string& what) {
-    cuda_check(cudaDeviceSynchronize());
-    std::vector<cudaStream_t> streams(sets.size());
-    for (cudaStream_t& stream : streams) { cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
-    status_clear();
-    for (size_t n = 0; n < sets.size(); n++) { launch(config, *sets[n], s, &libraries->of[n], streams[n]); }
-    if (status_now() != STATUS_OK) { fatal("%s: %s", what.c_str(), status_message()); }
-    cudaError_t error = cudaDeviceSynchronize();
-    if (error != cudaSuccess) { fatal("%s: the kernel failed: %s", what.c_str(), cudaGetErrorString(error)); }
-    for (cudaStream_t stream : streams) { cuda_check(cudaStreamDestroy(stream)); }
+    std::vector<Buffer> written;
     for (Set* set : sets) {
-        std::vector<Memory> buffers = set->buffers;
-        buffers.push_back(set->scratch);
-        for (const Memory& b : buffers) {
-            if (!buffer_intact(*b)) { fatal("%s: wrote outside of its tensors", what.c_str()); }
-        }
+        for (const Memory& b : set->buffers) { written.push_back(*b); }
+        written.push_back(*set->scratch);
     }
+    run_at_once(sets.size(), written, what,
+                [&](size_t n, cudaStream_t stream) { launch(config, *sets[n], s, &libraries->of[n], stream); });
 }
 
 // Ends the program unless accumulating gives the bits of before + overwritten. Restarts and runs `sums`.
@@ -544,8 +530,7 @@ static void bench(Contest& contest, const BenchGpu& gpu, MatmulGroup group, Matm
            matmul_group_formulas[group], 1e-9 * flops_of(c), 1e-9 * bytes,
            c.form == ALL_TENSORS ? "" : "; without column sums of dout, as this shape trains");
 
-    // Rotate through enough sets of tensors that a set is reused only after traffic of twice the L2 cache
-    std::vector<Set> sets(1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / bytes));
+    std::vector<Set> sets(bench_sets(gpu, bytes));
     size_t scratch_bytes = 0;
     std::vector<Racer> racers;
     sets[0] = set_allocate(c, nullptr);
@@ -646,11 +631,7 @@ int matmul_main(int argc, char** argv, const MatmulVariant& variant, int compute
     const std::vector<Timed> timed = shapes_to_time(o, served);
 
     BenchGpu gpu;
-    const cudaDeviceProp& p = gpu.properties;
-    if (p.major * 10 + p.minor < compute_capability) {
-        fatal("%s needs compute capability %d.%d; the %s has %d.%d", program.c_str(), compute_capability / 10,
-              compute_capability % 10, p.name, p.major, p.minor);
-    }
+    bench_needs(gpu, program, compute_capability);
     const std::unique_ptr<Contest> contest(new Contest{variant, configs, o, {}}); // too large for a stack
     if (o.sweep || o.check_only) { check_sweep(*contest); }
     if (o.check_only) { return EXIT_SUCCESS; }

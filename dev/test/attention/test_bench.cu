@@ -111,8 +111,8 @@ int attention_main(int, char**, const AttentionBackwardVariant& variant, int) {
     named = variant.name;
     return 0;
 }
-int attention_decode_main(int, char**, const char* variant, const AttentionDecodeConfig*, size_t) {
-    named = variant;
+int attention_decode_main(int, char**, const AttentionDecodeVariant& variant) {
+    named = variant.name;
     return 0;
 }
 int matmul_main(int, char**, const MatmulVariant& variant, int) {
