@@ -18,7 +18,7 @@
 # make compile_commands.json                       for clangd and other tools
 # make help            this text                   make clean           removes what was built
 #
-# PRECISION=BF16|FP32                              of the GPU programs; FP16 too for variants
+# PRECISION=BF16|FP32                              of the GPU programs
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
 # GPU_ARCH=90                                      compute capability to build for, not this machine's; empty: 8.0 and 9.0
 # USE_OPENMP=0                                     for the CPU programs: one core
@@ -28,8 +28,8 @@
 SHELL := /bin/bash
 PRECISION ?= BF16
 precision := $(shell echo $(PRECISION) | tr A-Z a-z)
-ifeq ($(filter $(PRECISION),BF16 FP32 FP16),)
-$(error PRECISION=$(PRECISION): must be BF16, FP32 or, for the variants of dev/cuda, FP16)
+ifeq ($(filter $(PRECISION),BF16 FP32),)
+$(error PRECISION=$(PRECISION): must be BF16 or FP32)
 endif
 
 # ----------------------------------------------------------------------------
@@ -133,7 +133,7 @@ attention_held = $(call held_chosen,FORWARD,forward)$(call held_chosen,BACKWARD,
 matmul_held = $(call held,MATMUL,matmul,$(matmul_ruled),$(filter-out %wgmma,$(matmul_ruled)))
 other_held = $(call held_others,FORWARD,forward,$(call variant_names,forward))$(call \
     held_others,BACKWARD,backward,$(call variant_names,backward))
-variant_programs := $(foreach p,bf16 fp16,$(variants:%=build/%_$(p))) $(fp32_variants:%=build/%_fp32)
+variant_programs := $(variants:%=build/%_bf16) $(fp32_variants:%=build/%_fp32)
 unit_tests := $(patsubst %.c,build/%,$(notdir $(wildcard dev/test/*/test_*.c)))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
 cuda_unit_tests := $(if $(NVCC),$(patsubst %.cu,build/%,$(filter-out test_gpu_%,$(notdir $(wildcard dev/test/*/test_*.cu)))))
@@ -181,7 +181,7 @@ define_precision = -DPRECISION_$(subst bf,BF,$(subst fp,FP,$(1)))
 .DELETE_ON_ERROR:
 
 # Host code that computes nothing: -Og compiles it in a third of the time. Kernels are the same.
-benches := $(foreach p,bf16 fp16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
+benches := $(foreach p,bf16 fp32,$(patsubst %,build/%_bench_$(p).o,attention decode matmul))
 $(variant_programs) $(benches) $(cuda_unit_tests) $(filter-out build/test_gpu_kernels_%,$(gpu_unit_tests)) build/test_gpt2cu_bf16.o build/test_gpt2cu_fp32.o \
     build/nccl_exchange build/link_power build/exchange_profile build/step_kernels build/gemm_algorithms build/energy_by_cause: private host_optimize := -Xcompiler -Og
 # Tests that need no GPU: PTX of the kernels in their headers is enough, and takes ptxas no time. The driver compiles
@@ -213,8 +213,6 @@ $(foreach p,bf16 fp32,$(eval $(call trainer_rule,$(p))))
 # and that of PRECISION at the root
 train_gpt2cu test_gpt2cu generate_gpt2cu: %: build/%_$(precision) build/precision.flags
 	cp $< $@
-build/train_gpt2cu_fp16 build/test_gpt2cu_fp16 build/generate_gpt2cu_fp16:
-	$(error PRECISION=FP16: the trainer scales no loss, so fp16 is for the variants of dev/cuda; take BF16 or FP32)
 
 # The variants. $(call variant_rule,PRECISION,ROOM,VARIANTS)
 define variant_rule
@@ -223,9 +221,9 @@ $(filter $(3:%=build/%_$(1)),$(variant_programs)): build/%_$(1): %.cu build/$(2)
 build/$(2)_bench_$(1).o: dev/cuda/$(2)/bench.cu build/gpu.flags
 	$$(nvcc) $(call define_precision,$(1)) $$(dependencies) -c $$< -o $$@ $$(strict)
 endef
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),attention,$(training_variants))))
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),decode,$(decode_variants))))
-$(foreach p,bf16 fp16 fp32,$(eval $(call variant_rule,$(p),matmul,$(matmul_variants))))
+$(foreach p,bf16 fp32,$(eval $(call variant_rule,$(p),attention,$(training_variants))))
+$(foreach p,bf16 fp32,$(eval $(call variant_rule,$(p),decode,$(decode_variants))))
+$(foreach p,bf16 fp32,$(eval $(call variant_rule,$(p),matmul,$(matmul_variants))))
 $(variants): %: build/%_$(precision)
 variants: $(variant_programs)
 # for dev/cuda/bench/sanitize.sh: see WARP_ARRIVALS in llmc/cuda/hopper.cuh. It may spill registers.

@@ -27,10 +27,6 @@ which the CPU trainer shares, too.
 #include "llmc/cuda/qkv_bias.cuh"
 #include "llmc/cuda/snapshot.cuh"
 
-#if defined(PRECISION_FP16)
-#error "the trainer is built with PRECISION=BF16 or PRECISION=FP32: GPT-2's file formats have no fp16"
-#endif
-
 // The function that opens the CommDevice of several processes; tests have their own.
 #ifndef GPT2_OPEN_DEVICE
 #define GPT2_OPEN_DEVICE nccl_open

@@ -150,7 +150,7 @@ class Checks:
         folder = os.path.basename(os.path.dirname(path))
 
         def order(check):
-            named = re.fullmatch(f"check-(test_)?({folder}_)?{re.escape(stem)}(_bf16|_fp32|_fp16)?", check)
+            named = re.fullmatch(f"check-(test_)?({folder}_)?{re.escape(stem)}(_bf16|_fp32)?", check)
             return not named, len(self.closure(check)), self.cost(check)
 
         for n, check in enumerate(sorted((c for c in self.names if path in self.closure(c)), key=order)):

@@ -1,13 +1,12 @@
 /*
 The training precision floatX, error checks, 16-byte vectors, warp reductions and division that all CUDA files share.
 
-Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPRECISION_BF16 (the default).
+Precision is a matter of the build: -DPRECISION_FP32 or -DPRECISION_BF16 (the default).
 */
 #ifndef LLMC_CUDA_COMMON_CUH
 #define LLMC_CUDA_COMMON_CUH
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,9 +19,6 @@ Precision is a matter of the build: -DPRECISION_FP32, -DPRECISION_FP16 or -DPREC
 #if defined(PRECISION_FP32)
 typedef float floatX;
 #define PRECISION_NAME "fp32"
-#elif defined(PRECISION_FP16)
-typedef half floatX;
-#define PRECISION_NAME "fp16"
 #else
 #ifndef PRECISION_BF16
 #define PRECISION_BF16

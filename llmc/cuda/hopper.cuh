@@ -21,7 +21,7 @@ memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call 
 #include "device_code.cuh"
 
 #if defined(PRECISION_FP32)
-#error "hopper.cuh multiplies 16-bit numbers: build with PRECISION=BF16 or PRECISION=FP16"
+#error "hopper.cuh multiplies 16-bit numbers: build with PRECISION=BF16"
 #endif
 
 namespace hopper {
@@ -341,12 +341,10 @@ template <int rank> static inline Status tensor_map(CUtensorMap* map, const floa
     const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
     if (encode == nullptr) { return STATUS_ERROR; }
     const uint32_t steps[4] = {1, 1, 1, 1};
-    const auto type =
-        std::is_same<floatX, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     const auto swizzle = box[0] * sizeof(floatX) == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
-    CUresult result =
-        encode(map, type, rank, const_cast<floatX*>(tensor), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<floatX*>(tensor), sizes, strides,
+                             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) { return STATUS_OK; }
     return status_fail("cuTensorMapEncodeTiled returned %d for a tensor at %p of rank %d", (int)result,
                        (const void*)tensor, rank);
@@ -407,11 +405,7 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 
 // The instructions below differ in N alone. Operands are numbered: first the N / 2 registers of d, from 0 on; then the others,
 // whose numbers each shape names.
-#if defined(PRECISION_FP16)
-#define HOPPER_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 "
-#else
 #define HOPPER_WGMMA(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 "
-#endif
 #define HOPPER_OUT4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HOPPER_OUT8(d, i) HOPPER_OUT4(d, i), HOPPER_OUT4(d, i + 4)
 #define HOPPER_OUT16(d, i) HOPPER_OUT8(d, i), HOPPER_OUT8(d, i + 8)

@@ -36,7 +36,6 @@ static inline Status cublas_try_(cublasStatus_t status, const char* call, const 
 
 template <class T> struct CudaType;
 template <> struct CudaType<float> { static constexpr cudaDataType_t value = CUDA_R_32F; };
-template <> struct CudaType<half> { static constexpr cudaDataType_t value = CUDA_R_16F; };
 template <> struct CudaType<__nv_bfloat16> { static constexpr cudaDataType_t value = CUDA_R_16BF; };
 
 // A GEMM's shape and kind: what its plan depends on.

@@ -2,7 +2,7 @@
 Tensor cores through mma.sync, for sm_80 and up: one function per PTX instruction, named after its mnemonic. The tiles
 that the mma variants multiply with them are in dev/cuda/attention/mma_tiles.cuh.
 
-Everything is in 16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation. The PTX ISA describes each
+Everything is in bf16, with fp32 accumulation. The PTX ISA describes each
 instruction under its name, and the layouts under "Matrix fragments for mma.m16n8k16 with floating point type".
 */
 #ifndef LLMC_CUDA_MMA_CUH
@@ -11,7 +11,7 @@ instruction under its name, and the layouts under "Matrix fragments for mma.m16n
 #include "common.cuh"
 
 #if defined(PRECISION_FP32)
-#error "mma.cuh multiplies 16-bit numbers: build with PRECISION=BF16 or PRECISION=FP16"
+#error "mma.cuh multiplies 16-bit numbers: build with PRECISION=BF16"
 #endif
 
 namespace mma {
@@ -25,15 +25,9 @@ using ::cp_async_16, ::cp_async_commit_group, ::cp_async_wait_group; // ptx.cuh
 //   a: {(r,c),(r,c+1)}, {(r+8,c),..}, {(r,c+8),..}, {(r+8,c+8),..}   b: {(c,r),(c+1,r)}, {(c+8,r),(c+9,r)}
 //   d: (r,c), (r,c+1), (r+8,c), (r+8,c+1)
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if defined(PRECISION_FP16)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
 }
 
 // Four 8x8 matrices of 16-bit elements from shared memory. Lanes 8i..8i+7 give the addresses of the rows of matrix i;
@@ -93,29 +87,13 @@ constexpr float inverse_sqrt(int n) {
 
 // Casts two floats to 16 bit, rounded to nearest, in one register: x in the lower half.
 __device__ inline uint32_t cvt_rn_x2(float x, float y) {
-#if defined(PRECISION_FP16)
-    __half2 v = __floats2half2_rn(x, y);
-#else
     __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-#endif
     return *reinterpret_cast<uint32_t*>(&v);
 }
-// The two halves of v as floats, the lower one first.
-__device__ inline float2 float2_of(uint32_t v) {
-#if defined(PRECISION_FP16)
-    return __half22float2(*reinterpret_cast<__half2*>(&v));
-#else // one instruction each; __bfloat1622float2() extracts the halves first
-    return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)};
-#endif
-}
-// x rounded to 16 bit and cast back: in bf16 one instruction, since bf16 is the upper half of a float.
-__device__ inline float rounded_to_16_bit(float x) {
-#if defined(PRECISION_FP16)
-    return __half2float(__float2half_rn(x));
-#else
-    return __uint_as_float(cvt_rn_x2(0.0f, x));
-#endif
-}
+// The two halves of v as floats, the lower one first: one instruction each; __bfloat1622float2() extracts the halves first
+__device__ inline float2 float2_of(uint32_t v) { return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)}; }
+// x rounded to 16 bit and cast back: one instruction, since bf16 is the upper half of a float.
+__device__ inline float rounded_to_16_bit(float x) { return __uint_as_float(cvt_rn_x2(0.0f, x)); }
 // sum + x.lo y.lo + x.hi y.hi, in fp32.
 __device__ inline float dot_x2(uint32_t x, uint32_t y, float sum) {
     float2 u = float2_of(x), v = float2_of(y);

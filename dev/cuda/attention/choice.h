@@ -31,7 +31,7 @@ static inline const char* attention_unsupported(int B, int T, int NH, int HS) {
 typedef struct {
     const char* variant;
     const char* config; // of the variant's table; NULL: its first that serves the head size and fits the GPU
-    int fp32;           // 1: serves fp32; 0: bf16 and fp16
+    int fp32;           // 1: serves fp32; 0: bf16
     int capability_from, capability_to; // compute capability; 90 is 9.0 with code for sm_90a
     int HS;                             // the head size that it serves; 0: every one
     int longer_than;                    // serves sequences of more tokens than so many

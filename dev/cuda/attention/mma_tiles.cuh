@@ -1,6 +1,6 @@
 /*
 The building blocks of the mma variants: swizzled tiles in shared memory, and a warp's matrix multiplications on them.
-16 bit (bf16 or fp16, the build's floatX) with fp32 accumulation; the instructions are in llmc/cuda/mma.cuh and ptx.cuh.
+Everything is in bf16, with fp32 accumulation; the instructions are in llmc/cuda/mma.cuh and ptx.cuh.
 */
 #ifndef MMA_TILES_CUH
 #define MMA_TILES_CUH

@@ -102,15 +102,7 @@ struct Reference {
 };
 
 // Unit roundoffs: of the training precision, and of fp32 sums (a whole unit in the last place: tensor cores truncate).
-// Below `smallest` fp16 has no relative precision left: half its least subnormal.
-#if defined(PRECISION_FP32)
-constexpr double UNIT_ROUNDOFF = 0x1p-24, SMALLEST = 0;
-#elif defined(PRECISION_FP16)
-constexpr double UNIT_ROUNDOFF = 0x1p-11, SMALLEST = 0x1p-25;
-#else
-constexpr double UNIT_ROUNDOFF = 0x1p-9, SMALLEST = 0;
-#endif
-constexpr double SUM_ROUNDOFF = 0x1p-23;
+constexpr double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-9, SUM_ROUNDOFF = 0x1p-23;
 constexpr int REFERENCE_THREADS = 128; // one for each channel at least
 
 // A sum or a maximum over the block, in every thread
@@ -190,8 +182,8 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     double lse = row_maximum + log(reference_sum(l == 0 ? 0 : l * exp(maximum - row_maximum)));
     magnitude = reference_max(magnitude);
 
-    double out = 0, PdPk = 0, Pk = 0;                                               // of channel d = tid
-    double P2 = 0, P2k2 = 0, P2v2 = 0, P2v2k2 = 0, PdP2 = 0, PdP2k2 = 0, kept2 = 0; // sums of squares, of keys
+    double out = 0, PdPk = 0, Pk = 0;                                    // of channel d = tid
+    double P2 = 0, P2k2 = 0, P2v2 = 0, P2v2k2 = 0, PdP2 = 0, PdP2k2 = 0; // sums of squares, of keys
     for (int j0 = 0; j0 <= i; j0 += REFERENCE_THREADS) {
         int j = j0 + tid;
         if (j <= i) {
@@ -205,7 +197,6 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
             P2v2k2 += p2 * dP.square * score.square;
             PdP2 += p2 * dP.sum * dP.sum;
             PdP2k2 += p2 * dP.sum * dP.sum * score.square;
-            kept2 += SMALLEST * SMALLEST * dP.square;
         }
         __syncthreads();
         int keys = min(REFERENCE_THREADS, i + 1 - j0);
@@ -235,17 +226,17 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     double out2 = reference_sum(tid < HS ? out * out : 0), dq2 = reference_sum(tid < HS ? dq * dq : 0);
     double Pk2 = reference_sum(tid < HS ? Pk * Pk : 0);
     P2 = reference_sum(P2), P2k2 = reference_sum(P2k2), P2v2 = reference_sum(P2v2), P2v2k2 = reference_sum(P2v2k2);
-    PdP2 = reference_sum(PdP2), PdP2k2 = reference_sum(PdP2k2), kept2 = reference_sum(kept2);
+    PdP2 = reference_sum(PdP2), PdP2k2 = reference_sum(PdP2k2);
     if (tid == 0) {
         // (|dP| + |D|)^2 <= 2 (dP^2 + D^2)
         double dS2k2 = 2 * c2 * (PdP2k2 + D * D * P2k2) + dP_error2 * P2v2k2;
         double dS2 = 2 * c2 * (PdP2 + D * D * P2) + dP_error2 * P2v2;
         double q2 = 0;
         for (int d = 0; d < HS; d++) { q2 += q[d] * q[d]; } // q is scaled already
-        atomicAdd(&r.noise[OUT], c2 * (P2v2 + out2) + kept2);
+        atomicAdd(&r.noise[OUT], c2 * (P2v2 + out2));
         atomicAdd(&r.noise[DQ], (dS2k2 + D_error2 * Pk2) * r.scale * r.scale + c2 * dq2);
         atomicAdd(&r.noise[DK], (dS2 + D_error2 * P2) * q2);
-        atomicAdd(&r.noise[DV], (c2 * P2 + SMALLEST * SMALLEST * (i + 1)) * g2);
+        atomicAdd(&r.noise[DV], c2 * P2 * g2);
         double sum2 = SUM_ROUNDOFF * SUM_ROUNDOFF * (i + 1) / 4;
         double shared = SUM_ROUNDOFF * (s.HS / 32.0 * magnitude + fabs(row_maximum) + fabs(lse) + 2);
         double lse_error = sqrt(score_error * score_error * P2 + sum2) + shared;

@@ -191,7 +191,7 @@ def table(header, rows):
 
 def overview(rows):
     """Every variant at one shape, slowest first: milliseconds and TFLOP/s, forward and backward, in each precision."""
-    precisions = [p for p in ("fp32", "bf16", "fp16") if any(r["precision"] == p for r in rows)]
+    precisions = [p for p in ("fp32", "bf16") if any(r["precision"] == p for r in rows)]
     cells = {(r["variant"], r["precision"], r["direction"]): r for r in rows if r["shape"] == OVERVIEW_SHAPE}
     variants = {variant for variant, _, _ in cells}
 

@@ -188,7 +188,7 @@ static Set set_allocate(const Case& c, const Set* shared) {
         set.buffers.push_back(borrow ? shared->buffers[n] : allocate(tensor.bytes()));
         memcpy((char*)&set.t + tensor.at, &set.buffers[n]->data, sizeof(char*));
     }
-    set.t.gradient_scale = 0.5f; // large enough that fp16 gradients do not underflow
+    set.t.gradient_scale = 0.5f;
     return set;
 }
 

@@ -13,13 +13,7 @@ sweep's small shapes, a sample in the raced ones to keep them affordable. What a
 #include "tolerance.h"
 #include "dev/cuda/bench/random.cuh"
 
-#if defined(PRECISION_FP32)
-#define MATMUL_PRECISION (MatmulPrecision{0x1p-24, 0})
-#elif defined(PRECISION_FP16)
-#define MATMUL_PRECISION (MatmulPrecision{0x1p-11, 0x1p-25})
-#else
-#define MATMUL_PRECISION (MatmulPrecision{0x1p-8, 0})
-#endif
+#define MATMUL_PRECISION (sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-8)
 
 constexpr int REFERENCE_ROWS = 1024;
 constexpr int REFERENCE_THREADS = 256;
@@ -207,7 +201,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     for (int k = threadIdx.x + 32; k < REFERENCE_THREADS; k += 32) {
         c.sum += partial[k].sum, c.squares += partial[k].squares;
     }
-    const double u = MATMUL_PRECISION.u;
+    const double u = MATMUL_PRECISION;
     c.term_squares = rounded ? u * u * c.squares : 0;
     sums[column] = c;
 }

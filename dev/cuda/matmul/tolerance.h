@@ -6,8 +6,8 @@ An fp32 sum of K terms x_k. s^2 = sum_k x_k^2 is what the sum of terms of random
 to z are then 3 s + |z|/2 on average at most, also where z is the largest of 10^8 elements. Tensor cores add 16 terms at a
 time (8 on sm_80) and truncate: a partial sum loses 2^-24 of itself on average each time, always towards zero, so K/8 2^-24
 of the path altogether; terms aligned within one addition, and additions rounded to nearest, are off to either side, which
-grows with sqrt(K) alone. An error that grows faster is a fault. What is stored in floatX is off by u = 2^-8 (bf16), 2^-11
-(fp16) or 2^-24 of itself. Independent roundings that are summed add as squares: uniform ones of at most t_k stay below
+grows with sqrt(K) alone. An error that grows faster is a fault. What is stored in floatX is off by u = 2^-8 (bf16) or
+2^-24 of itself. Independent roundings that are summed add as squares: uniform ones of at most t_k stay below
 4 sqrt(sum_k t_k^2), 6.9 standard deviations.
 */
 #ifndef MATMUL_TOLERANCE_H
@@ -29,10 +29,7 @@ typedef struct {
 #define MATMUL_FP32_ROUNDOFF 0x1p-24
 #define MATMUL_SIGMAS 4.0 // times the root of the summed squares of the terms' bounds: 6.9 standard deviations
 
-// Of the training precision: unit roundoff, and half the least subnormal where that matters (fp16), else 0
-typedef struct {
-    double u, least;
-} MatmulPrecision;
+typedef double MatmulPrecision; // the unit roundoff of the training precision
 
 // The magnitude of the partial sums of z, whose terms' squares sum to `squares`
 MATMUL_BOTH double matmul_path(double z, double squares) { return 3 * sqrt(squares) + fabs(z) / 2; }
@@ -44,7 +41,7 @@ MATMUL_BOTH double matmul_sum_error(double K, double z, double squares) {
 
 // x after rounding to the training precision
 MATMUL_BOTH MatmulBounded matmul_rounded(MatmulPrecision p, MatmulBounded x) {
-    MatmulBounded r = {x.value, x.error + p.u * (fabs(x.value) + x.error) + p.least};
+    MatmulBounded r = {x.value, x.error + p * (fabs(x.value) + x.error)};
     return r;
 }
 // The error of an intermediate, which a kernel may or may not round to the training precision
@@ -73,7 +70,7 @@ MATMUL_BOTH MatmulBounded matmul_gelu_of(MatmulPrecision p, MatmulBounded pre) {
 }
 // gelu(x) of a stored x; a kernel may use the fp32 number before it was rounded to x
 MATMUL_BOTH MatmulBounded matmul_gelu(MatmulPrecision p, double x) {
-    const MatmulBounded pre = {x, p.u * fabs(x)};
+    const MatmulBounded pre = {x, p * fabs(x)};
     return matmul_gelu_of(p, pre);
 }
 // gelu'(x) of the stored x
@@ -138,7 +135,7 @@ typedef struct {
 MATMUL_BOTH MatmulNorm matmul_norm(MatmulPrecision p, int C, double sum, double squares, double centred_squares,
                                    double product_squares) {
     const double mean = sum / C, variance = centred_squares / C, rstd = 1 / sqrt(variance + 1e-5);
-    const double moved = MATMUL_SIGMAS * p.u * sqrt(squares), turned = MATMUL_SIGMAS * p.u * sqrt(product_squares);
+    const double moved = MATMUL_SIGMAS * p * sqrt(squares), turned = MATMUL_SIGMAS * p * sqrt(product_squares);
     // d rstd / rstd = -rstd^2 sum_c (x_c - mean) dx_c / C; sums of C terms; rsqrt to two units in the last place
     const double fp32 = MATMUL_FP32_ROUNDOFF * (C / 8.0 + 8 * sqrt((double)C) + 8);
     MatmulNorm n = {{mean, (moved + matmul_sum_error(C, sum, squares)) / C},
@@ -149,7 +146,7 @@ MATMUL_BOTH MatmulNorm matmul_norm(MatmulPrecision p, int C, double sum, double 
 // (x - mean) rstd weight + bias
 MATMUL_BOTH MatmulBounded matmul_normalised(MatmulPrecision p, MatmulNorm n, double x, double weight, double bias) {
     const double centred = x - n.mean.value, scale = n.rstd.value * weight;
-    const double moved = fabs(scale) * (p.u * fabs(x) + n.mean.error) + fabs(centred * weight) * n.rstd.error;
+    const double moved = fabs(scale) * (p * fabs(x) + n.mean.error) + fabs(centred * weight) * n.rstd.error;
     const double fp32 = 4 * MATMUL_FP32_ROUNDOFF * (fabs(scale) * (fabs(x) + fabs(n.mean.value)) + fabs(bias));
     MatmulBounded r = {centred * scale + bias, moved + fp32};
     return matmul_rounded(p, r);

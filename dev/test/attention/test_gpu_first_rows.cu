@@ -12,7 +12,7 @@
 
 #include <vector>
 
-static const double LAST_PLACE = sizeof(floatX) == 2 && UNIT_ROUNDOFF == 0x1p-11 ? 0x1p-10 : 0x1p-7;
+static const double LAST_PLACE = 0x1p-7;
 
 // Rows from .. to - 1 of every head, and by how many last places out may be off there
 struct Rows {

@@ -4,7 +4,7 @@
 #include "llmc/base/rand.h"
 #include "dev/test/fixtures/unit.h"
 
-static const MatmulPrecision bf16 = {0x1p-8, 0}, fp32 = {0x1p-24, 0};
+static const MatmulPrecision bf16 = 0x1p-8, fp32 = 0x1p-24;
 
 static double round_to(double x, double u) { // to nearest, ties to even: u = 2^-8 has 8 bits
     int exponent;
@@ -56,7 +56,7 @@ typedef struct {
 static Sum random_sum(int K, int width, double mean) {
     Sum s = {0, 0, 0};
     float fused = 0;
-    fill(a, K, mean, bf16.u), fill(b, K, mean, bf16.u);
+    fill(a, K, mean, bf16), fill(b, K, mean, bf16);
     for (int k = 0; k < K; k++) {
         products[k] = a[k] * b[k];
         s.z += products[k], s.squares += products[k] * products[k];
@@ -95,7 +95,7 @@ static double refused_without(int K, int from, int to, MatmulPrecision p, int ou
         Sum s = random_sum(K, 16, 0);
         MatmulBounded want = {s.z, matmul_sum_error(K, s.z, s.squares)};
         for (int k = from; k < to; k++) { s.got -= products[k]; }
-        refused += !(ratio_of(round_to(s.got, p.u), matmul_rounded(p, want)) <= 1);
+        refused += !(ratio_of(round_to(s.got, p), matmul_rounded(p, want)) <= 1);
     }
     return (double)refused / outputs;
 }
@@ -117,14 +117,14 @@ static double row[C], other[C], weight[C], bias[C];
 static void residual(void) {
     double worst = 0;
     int no_bias = 0, next_row = 0;
-    fill(row, C, 0, fp32.u), fill(bias, C, 0, bf16.u), fill(weight, C, 0, bf16.u), fill(other, C, 8, bf16.u);
+    fill(row, C, 0, fp32), fill(bias, C, 0, bf16), fill(weight, C, 0, bf16), fill(other, C, 8, bf16);
     for (int c = 0; c < C; c++) {
         MatmulBounded want = matmul_residual(bf16, (MatmulBounded){row[c], 0}, bias[c], other[c]);
         double branch = row[c] + bias[c];
-        worst = worse(worst, ratio_of(round_to(branch + other[c], bf16.u), want));
-        worst = worse(worst, ratio_of(round_to(round_to(branch, bf16.u) + other[c], bf16.u), want));
-        no_bias += !(ratio_of(round_to(row[c] + other[c], bf16.u), want) <= 1);
-        next_row += !(ratio_of(round_to(branch + other[(c + 1) % C], bf16.u), want) <= 1);
+        worst = worse(worst, ratio_of(round_to(branch + other[c], bf16), want));
+        worst = worse(worst, ratio_of(round_to(round_to(branch, bf16) + other[c], bf16), want));
+        no_bias += !(ratio_of(round_to(row[c] + other[c], bf16), want) <= 1);
+        next_row += !(ratio_of(round_to(branch + other[(c + 1) % C], bf16), want) <= 1);
     }
     CHECK(worst <= 1 && worst > 0.5);
     CHECK(no_bias > C / 2 && next_row > C / 2);
@@ -134,24 +134,24 @@ static void gelu(void) {
     double worst = 0, rounded = 0;
     int squared = 0, sigmoid = 0, other = 0;
     for (int n = -600; n <= 600; n++) {
-        const double x = n / 75.0, z = 1.7, pre = round_to(x, bf16.u), t = matmul_gelu_tanh(pre);
+        const double x = n / 75.0, z = 1.7, pre = round_to(x, bf16), t = matmul_gelu_tanh(pre);
         const double approximate = t + copysign(0x1p-10 * 0x1.02p-1, x); // 2^-10.987
         MatmulBounded want = matmul_gelu(bf16, pre), derivative = matmul_gelu_derivative(pre);
         MatmulBounded dgelu = matmul_dgelu(bf16, (MatmulBounded){z, 0}, pre);
-        worst = worse(worst, ratio_of(round_to(x / 2 * (1 + matmul_gelu_tanh(x)), bf16.u), want));
-        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16.u), want));
+        worst = worse(worst, ratio_of(round_to(x / 2 * (1 + matmul_gelu_tanh(x)), bf16), want));
+        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16), want));
         const double slope = matmul_gelu_slope(pre);
         const double d = (1 + approximate) / 2 + pre / 2 * (1 - approximate * approximate) * slope;
         worst = worse(worst, ratio_of(d, derivative));
-        worst = worse(worst, ratio_of(round_to(round_to(z, bf16.u) * d, bf16.u), dgelu));
+        worst = worse(worst, ratio_of(round_to(round_to(z, bf16) * d, bf16), dgelu));
         // three roundings, each of almost half a unit: that of near, of the derivative and of what they make
-        const double near = 1.0117, three = round_to(round_to(near, bf16.u) * round_to(d, bf16.u), bf16.u);
+        const double near = 1.0117, three = round_to(round_to(near, bf16) * round_to(d, bf16), bf16);
         rounded = worse(rounded, ratio_of(three, matmul_dgelu(bf16, (MatmulBounded){near, 0}, pre)));
         // of a sum that is not stored: the kernel's is rounded, the reference knows x
         const MatmulBounded sum = matmul_rounded(bf16, (MatmulBounded){x, 0});
-        worst = worse(worst, ratio_of(round_to(d, bf16.u), matmul_derivative_of(bf16, sum)));
-        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16.u), matmul_gelu_of(bf16, sum)));
-        other += !(ratio_of(round_to(d, bf16.u), matmul_derivative_of(bf16, matmul_plus(sum, 0.1))) <= 1);
+        worst = worse(worst, ratio_of(round_to(d, bf16), matmul_derivative_of(bf16, sum)));
+        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16), matmul_gelu_of(bf16, sum)));
+        other += !(ratio_of(round_to(d, bf16), matmul_derivative_of(bf16, matmul_plus(sum, 0.1))) <= 1);
         squared += !(ratio_of(z * ((1 + t) / 2 + pre / 2 * (1 - t) * slope), dgelu) <= 1);
         sigmoid += !(ratio_of(pre / (1 + exp(-1.702 * pre)), want) <= 1);
     }
@@ -184,11 +184,11 @@ static MatmulNorm norm_of(const double* x) {
 static void layernorm_forward(void) {
     double worst = 0;
     int twice = 0, no_bias = 0;
-    fill(weight, C, 0, bf16.u), fill(bias, C, 0, bf16.u);
+    fill(weight, C, 0, bf16), fill(bias, C, 0, bf16);
     for (int n = 0; n < ROWS; n++) {
         double mean, rstd;
-        fill(row, C, 0.3, fp32.u); // before it is rounded
-        for (int c = 0; c < C; c++) { row[c] += c % 97 == 5 ? 8 : 0, other[c] = round_to(row[c], bf16.u); }
+        fill(row, C, 0.3, fp32); // before it is rounded
+        for (int c = 0; c < C; c++) { row[c] += c % 97 == 5 ? 8 : 0, other[c] = round_to(row[c], bf16); }
         const MatmulNorm want = norm_of(other);
         for (int stored = 0; stored < 2; stored++) { // from what is stored, or from what was rounded to it
             const double* x = stored ? other : row;
@@ -196,8 +196,8 @@ static void layernorm_forward(void) {
             worst = worse(worst, worse(ratio_of(mean, want.mean), ratio_of(rstd, want.rstd)));
             for (int c = 0; c < C; c++) {
                 MatmulBounded y = matmul_normalised(bf16, want, other[c], weight[c], bias[c]);
-                worst = worse(worst, ratio_of(round_to((x[c] - mean) * rstd * weight[c] + bias[c], bf16.u), y));
-                no_bias += !(ratio_of(round_to((x[c] - mean) * rstd * weight[c], bf16.u), y) <= 1);
+                worst = worse(worst, ratio_of(round_to((x[c] - mean) * rstd * weight[c] + bias[c], bf16), y));
+                no_bias += !(ratio_of(round_to((x[c] - mean) * rstd * weight[c], bf16), y) <= 1);
             }
         }
         twice += !(ratio_of(mean + row[0] / C, want.mean) <= 1); // one column twice
@@ -215,16 +215,16 @@ static void column_sums(int rows, double mean) {
         MatmulColumn stored = {0, 0, 0}, exact = {0, 0, 0};
         double fused = 0; // of the numbers before rounding
         float sum = 0;
-        fill(a, rows, mean, fp32.u);
+        fill(a, rows, mean, fp32);
         for (int k = 0; k < rows; k++) {
-            const double x = round_to(a[k], bf16.u);
+            const double x = round_to(a[k], bf16);
             stored.sum += x, stored.squares += x * x, sum += (float)x, fused += a[k];
         }
-        exact = stored, stored.term_squares = bf16.u * bf16.u * stored.squares;
+        exact = stored, stored.term_squares = bf16 * bf16 * stored.squares;
         MatmulBounded want = matmul_column(stored, rows, before), tight = matmul_column(exact, rows, before);
         worst = worse(worst, worse(ratio_of(fused + before, want), ratio_of((double)sum + before, tight)));
-        left_out += !(ratio_of(stored.sum - round_to(a[n], bf16.u) + before, tight) <= 1);
-        rounded += !(ratio_of(round_to(stored.sum, bf16.u) + before, tight) <= 1); // a bias gradient in bf16
+        left_out += !(ratio_of(stored.sum - round_to(a[n], bf16) + before, tight) <= 1);
+        rounded += !(ratio_of(round_to(stored.sum, bf16) + before, tight) <= 1); // a bias gradient in bf16
     }
     CHECK(worst <= 1 && worst > 0.003);
     CHECK(left_out >= 10 && rounded >= 10);
@@ -238,28 +238,28 @@ static void classifier(void) {
         const int target = n * 3 % C;
         MatmulSoftmax s = {-INFINITY, 0, 0};
         double sum[2] = {0, 0}, loss, with_padding;
-        fill(row, C, 0, fp32.u);
+        fill(row, C, 0, fp32);
         for (int c = 0; c < C; c++) { row[c] *= 3, s.maximum = fmax(s.maximum, row[c]); }
         for (int c = 0; c < C; c++) {
             const double p = exp(row[c] - s.maximum);
             s.sum += p, s.error += p * matmul_intermediate_error(bf16, (MatmulBounded){row[c], 0});
-            sum[0] += exp(row[c]), sum[1] += exp(round_to(row[c], bf16.u));
+            sum[0] += exp(row[c]), sum[1] += exp(round_to(row[c], bf16));
         }
         s.error /= s.sum;
         for (int r = 0; r < 2; r++) { // logits as they are, and rounded
             MatmulBounded z = {row[target], matmul_intermediate_error(bf16, (MatmulBounded){row[target], 0})};
             MatmulBounded want = matmul_loss(s, z, 0.25);
-            loss = log(sum[r]) - (r ? round_to(row[target], bf16.u) : row[target]) + 0.25;
+            loss = log(sum[r]) - (r ? round_to(row[target], bf16) : row[target]) + 0.25;
             with_padding = loss + log(1 + 0.1); // 47 columns of 0 beside 50257 of N(0,1) weigh less; here 77 of 768
             worst = worse(worst, ratio_of(loss, want));
             padding += !(ratio_of(with_padding, want) <= 1);
             for (int c = 0; c < C; c++) {
                 MatmulBounded logit = {row[c], matmul_intermediate_error(bf16, (MatmulBounded){row[c], 0})};
                 MatmulBounded d = matmul_dlogit(bf16, s, logit, c == target, scale);
-                const double p = exp(r ? round_to(row[c], bf16.u) : row[c]) / sum[r];
-                worst = worse(worst, ratio_of(round_to(scale * (p - (c == target)), bf16.u), d));
-                not_scaled += !(ratio_of(round_to(p - (c == target), bf16.u), d) <= 1);
-                not_subtracted += c == target && !(ratio_of(round_to(scale * p, bf16.u), d) <= 1);
+                const double p = exp(r ? round_to(row[c], bf16) : row[c]) / sum[r];
+                worst = worse(worst, ratio_of(round_to(scale * (p - (c == target)), bf16), d));
+                not_scaled += !(ratio_of(round_to(p - (c == target), bf16), d) <= 1);
+                not_subtracted += c == target && !(ratio_of(round_to(scale * p, bf16), d) <= 1);
             }
         }
     }
