@@ -83,9 +83,6 @@ static inline TensorSet tensors_allocate(Shape s, bool backward) {
     if (backward) { t.dqkv = buffer_allocate(3 * tensor); }
     return t;
 }
-static inline void tensors_free(TensorSet* t) {
-    for (Buffer* b : {&t->qkv, &t->dout, &t->out, &t->dqkv, &t->l, &t->m, &t->scratch}) { buffer_free(b); }
-}
 static inline void tensors_fill(const TensorSet& t, Shape s, int distinct, Pattern pattern, uint64_t seed) {
     unsigned blocks = (unsigned)CEIL_DIV(4 * s.elements(), (int64_t)256);
     fill_inputs<<<blocks, 256>>>(t.qkv.as<floatX>(), t.dout.as<floatX>(), s, distinct, pattern, seed);
@@ -159,9 +156,7 @@ template <class Direction> static Verdict check(const typename Direction::Config
         std::vector<Buffer*> outputs = Direction::outputs(again);
         for (size_t n = 0; n < first.size(); n++) {
             if (words_different(first[n]->data, outputs[n]->data, first[n]->bytes)) { verdict.deterministic = false; }
-            buffer_free(outputs[n]);
         }
-        buffer_free(&again.scratch);
     }
     t.scratch = Buffer();
     return verdict;
@@ -179,7 +174,6 @@ template <class Direction> struct AttentionTrial {
     Shape s;
     Reference r;
     std::vector<TensorSet> sets;
-    Buffer scratch;
 
     static const char* unsupported(Shape s) { return attention_unsupported(s.B, s.T, s.NH, s.HS); }
     // Every T at which tiles end or overlap; the last shape has more tiles than three waves of SMs
@@ -207,14 +201,7 @@ template <class Direction> struct AttentionTrial {
 
     AttentionTrial(Shape s, bool) : s(s), r(reference_allocate(s)), sets{tensors_allocate(s, backward)} {}
     AttentionTrial(const AttentionTrial&) = delete;
-    ~AttentionTrial() {
-        for (TensorSet& t : sets) {
-            t.scratch = Buffer(); // all sets have the same
-            tensors_free(&t);
-        }
-        buffer_free(&scratch);
-        reference_free(&r);
-    }
+    ~AttentionTrial() { reference_free(&r); }
     void fill(Pattern pattern, uint64_t seed) {
         tensors_fill(sets[0], s, r.distinct, pattern, seed);
         reference_compute(&r, sets[0].qkv.as<floatX>(), sets[0].dout.as<floatX>());
@@ -227,7 +214,7 @@ template <class Direction> struct AttentionTrial {
     size_t set_bytes() const { return 4 * s.elements() * sizeof(floatX); }
     double work() const { return Direction::flops * s.B * s.NH * s.T * s.T * s.HS; }
     void rotate(int count, size_t scratch_bytes) {
-        scratch = buffer_allocate(scratch_bytes);
+        const Buffer scratch = buffer_allocate(scratch_bytes);
         for (int n = 1; n < count; n++) {
             sets.push_back(tensors_allocate(s, backward));
             tensors_fill(sets[n], s, r.distinct, ORDINARY, 42);

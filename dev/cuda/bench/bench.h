@@ -22,6 +22,7 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 #include <dlfcn.h>
 #include <functional>
 #include <math.h>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -177,13 +178,14 @@ static inline cudaDeviceProp bench_gpu() {
 
 // ----------------------------------------------------------------------------
 // Device memory with guards: GUARD bytes before and after, filled with 0xff (a NaN in every precision) like the outputs
-// themselves, so that a write out of bounds is detected.
+// themselves, so that a write out of bounds is detected. The last copy of a Buffer frees its memory.
 
 constexpr size_t GUARD = 1024;
 
 struct Buffer {
     char* data = nullptr;
     size_t bytes = 0;
+    std::shared_ptr<char> owner;
     template <class T> T* as() const { return reinterpret_cast<T*>(data); }
 };
 static inline Buffer buffer_allocate(size_t bytes) {
@@ -197,12 +199,9 @@ static inline Buffer buffer_allocate(size_t bytes) {
         fatal("this GPU has no memory left for a tensor of %.1f GB; take a smaller shape", 1e-9 * b.bytes);
     }
     cuda_check(error);
+    b.owner = std::shared_ptr<char>(b.data, [](char* data) { cuda_check(cudaFree(data)); });
     b.data += GUARD;
     return b;
-}
-static inline void buffer_free(Buffer* b) {
-    if (b->data) { cuda_check(cudaFree(b->data - GUARD)); }
-    *b = Buffer();
 }
 static inline void buffer_poison(Buffer b) {
     if (b.data) { cuda_check(cudaMemset(b.data - GUARD, 0xff, b.bytes + 2 * GUARD)); }
@@ -539,7 +538,6 @@ static inline void measure_gemm(BenchGpu* gpu, const BenchOptions& o) {
     printf("\n");
     cuda_check(cudaGraphExecDestroy(graphs[0].executable));
     cublas_check(cublasDestroy(handle));
-    for (Buffer* b : {&A, &B, &C, &workspace}) { buffer_free(b); }
 }
 
 // ----------------------------------------------------------------------------

@@ -29,9 +29,6 @@ static inline DecodeSet set_allocate(Shape s, const std::vector<int>& lengths) {
     cuda_check(cudaMemcpy(t.lengths.data, lengths.data(), s.B * sizeof(int), cudaMemcpyHostToDevice));
     return t;
 }
-static inline void set_free(DecodeSet* t) {
-    for (Buffer* b : {&t->out, &t->k, &t->v, &t->qkv, &t->lengths, &t->scratch}) { buffer_free(b); }
-}
 // Fills with NaN, then writes qkv and the caches up to the new token; if `store`, the new token's rows of the caches, too
 static inline void set_fill(const DecodeSet& t, Shape s, Pattern pattern, uint64_t seed, bool store) {
     for (Buffer b : {t.k, t.v, t.qkv}) { buffer_poison(b); }
@@ -51,26 +48,21 @@ static inline Buffer scratch_allocate(const AttentionDecodeConfig& c, Shape s) {
 // The expected result of a launch: the caches in `after`, and the rows of out in fp64
 struct DecodeReference {
     DecodeSet after;
-    double *out, *noise;
+    Buffer out, noise; // double
 };
 static inline DecodeReference reference_allocate(Shape s, const std::vector<int>& lengths) {
     DecodeReference r;
     r.after = set_allocate(s, lengths);
-    cuda_check(cudaMalloc(&r.out, out_elements(s) * sizeof(double)));
-    cuda_check(cudaMalloc(&r.noise, s.heads() * sizeof(double)));
+    r.out = buffer_allocate(out_elements(s) * sizeof(double));
+    r.noise = buffer_allocate(s.heads() * sizeof(double));
     return r;
 }
 static inline void reference_compute(const DecodeReference& r, Shape s, Pattern pattern, uint64_t seed) {
     set_fill(r.after, s, pattern, seed, true);
-    decode_reference<<<dim3(s.NH, s.B), REFERENCE_THREADS>>>(r.out, r.noise, r.after.k.as<floatX>(),
-                                                             r.after.v.as<floatX>(), r.after.qkv.as<floatX>(),
-                                                             r.after.lengths.as<int>(), s);
+    decode_reference<<<dim3(s.NH, s.B), REFERENCE_THREADS>>>(r.out.as<double>(), r.noise.as<double>(),
+                                                             r.after.k.as<floatX>(), r.after.v.as<floatX>(),
+                                                             r.after.qkv.as<floatX>(), r.after.lengths.as<int>(), s);
     cuda_check(cudaGetLastError());
-}
-static inline void reference_free(DecodeReference* r) {
-    set_free(&r->after);
-    cuda_check(cudaFree(r->out));
-    cuda_check(cudaFree(r->noise));
 }
 
 // ----------------------------------------------------------------------------
@@ -104,7 +96,7 @@ static void run_poisoned(const AttentionDecodeConfig& c, const std::vector<Decod
 static Verdict judge(const DecodeSet& t, const DecodeReference& r, Shape s, const std::string& what) {
     const auto d = from_device<DecodeDifference>([&](DecodeDifference* on_gpu) {
         compare_decode<<<(unsigned)CEIL_DIV((int64_t)32 * s.heads(), (int64_t)256), 256>>>(
-            on_gpu, t.out.as<floatX>(), r.out, r.noise, t.lengths.as<int>(), s);
+            on_gpu, t.out.as<floatX>(), r.out.as<double>(), r.noise.as<double>(), t.lengths.as<int>(), s);
     });
     double worst;
     memcpy(&worst, &d.worst, sizeof(worst));
@@ -134,9 +126,7 @@ static bool same_alone(const AttentionDecodeConfig& c, const DecodeSet& t, const
     const size_t out_bytes = s.NH * row;
     cuda_check(cudaMemcpy(one.qkv.data, r.after.qkv.data + 3 * b * out_bytes, 3 * out_bytes, cudaMemcpyDeviceToDevice));
     run_poisoned(c, {one}, alone, length + 1, what);
-    const bool same = words_different(one.out.data, t.out.data + b * out_bytes, out_bytes) == 0;
-    set_free(&one);
-    return same;
+    return words_different(one.out.data, t.out.data + b * out_bytes, out_bytes) == 0;
 }
 
 // Ends the program if the configuration is wrong at this shape, or a sequence has other bits when run again or alone.
@@ -161,8 +151,6 @@ static Verdict check(const AttentionDecodeConfig& c, const DecodeReference& r, S
             fatal("%s: sequence %d of %d tokens has other bits when it is alone", what.c_str(), b, lengths[b] + 1);
         }
     }
-    again.scratch = Buffer();
-    for (DecodeSet* set : {&t, &again, &beside}) { set_free(set); }
     return verdict;
 }
 
@@ -203,7 +191,6 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     }
     printf("\n");
     cuda_check(cudaGraphExecDestroy(graphs[0].executable));
-    for (Buffer* b : {&memory, &sink}) { buffer_free(b); }
 }
 
 // ----------------------------------------------------------------------------
@@ -220,7 +207,6 @@ struct DecodeTrial {
     Pattern pattern = ORDINARY; // of fill()
     uint64_t seed = 0;
     std::vector<DecodeSet> sets;
-    Buffer scratch;
 
     static const char* unsupported(Shape s) { return attention_decode_unsupported(s.B, s.T, s.NH, s.HS, s.T); }
     // Every T at which chunks end or begin; one head, and more heads than resident thread blocks
@@ -240,15 +226,6 @@ struct DecodeTrial {
         for (int b = 0; b < s.B; b++) { lengths[b] = timed ? s.T - 1 : decode_length(s, b); }
         r = reference_allocate(s, lengths);
     }
-    DecodeTrial(const DecodeTrial&) = delete;
-    ~DecodeTrial() {
-        for (DecodeSet& t : sets) {
-            t.scratch = Buffer(); // all sets have the same
-            set_free(&t);
-        }
-        buffer_free(&scratch);
-        reference_free(&r);
-    }
     void fill(Pattern pattern_of_all, uint64_t seed_of_all) {
         pattern = pattern_of_all, seed = seed_of_all;
         reference_compute(r, s, pattern, seed);
@@ -260,7 +237,7 @@ struct DecodeTrial {
     size_t set_bytes() const { return 2 * s.elements() * sizeof(floatX); }
     double work() const { return (double)set_bytes(); }
     void rotate(int count, size_t scratch_bytes) {
-        scratch = buffer_allocate(scratch_bytes);
+        const Buffer scratch = buffer_allocate(scratch_bytes);
         cuda_check(cudaMemset(scratch.data, 0, scratch.bytes));
         for (int n = 0; n < count; n++) {
             sets.push_back(set_allocate(s, lengths));

@@ -12,8 +12,6 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 */
 #include <stddef.h>
 
-#include <memory>
-
 #include "bench.h"
 #include "reference.h"
 #include "dev/cuda/bench/bench.h"
@@ -161,20 +159,11 @@ static double least_bytes_of(const Case& c) {
 // ----------------------------------------------------------------------------
 // Sets of tensors
 
-// Device memory with guards, freed with its last owner
-typedef std::shared_ptr<Buffer> Memory;
-static Memory allocate(size_t bytes) {
-    return Memory(new Buffer(buffer_allocate(bytes)), [](Buffer* b) {
-        buffer_free(b);
-        delete b;
-    });
-}
-
 struct Set {
     std::vector<TensorOf> tensors;
-    std::vector<Memory> buffers; // one a tensor
+    std::vector<Buffer> buffers; // one a tensor
     MatmulTensors t = {};
-    Memory scratch;
+    Buffer scratch;
     uint64_t seed = 0; // of what fills it
 };
 
@@ -185,8 +174,8 @@ static Set set_allocate(const Case& c, const Set* shared) {
     for (size_t n = 0; n < set.tensors.size(); n++) {
         const TensorOf& tensor = set.tensors[n];
         const bool borrow = shared && tensor.role == INPUT;
-        set.buffers.push_back(borrow ? shared->buffers[n] : allocate(tensor.bytes()));
-        memcpy((char*)&set.t + tensor.at, &set.buffers[n]->data, sizeof(char*));
+        set.buffers.push_back(borrow ? shared->buffers[n] : buffer_allocate(tensor.bytes()));
+        memcpy((char*)&set.t + tensor.at, &set.buffers[n].data, sizeof(char*));
     }
     set.t.gradient_scale = 0.5f;
     return set;
@@ -195,7 +184,7 @@ static Set set_allocate(const Case& c, const Set* shared) {
 // Writes the n-th tensor of a set or, with `different`, counts its elements that are no longer as written.
 static void set_fill_tensor(const Set& set, const Case& c, size_t n, unsigned long long* different) {
     const TensorOf& tensor = set.tensors[n];
-    const Buffer b = *set.buffers[n];
+    const Buffer b = set.buffers[n];
     const FillOf fill = {tensor.fill, c.pattern, tensor.columns, tensor.scale, c.s.vocab_size, set.seed * 64 + n};
     const auto launch = [&](auto* x) { fill_tensor<<<4096, 256>>>(x, tensor.elements(), fill, different); };
     if (tensor.type == TYPE_X) {
@@ -211,7 +200,7 @@ static void set_fill_tensor(const Set& set, const Case& c, size_t n, unsigned lo
 static void set_fill(Set* set, const Case& c, uint64_t seed) {
     set->seed = seed;
     for (size_t n = 0; n < set->tensors.size(); n++) {
-        buffer_poison(*set->buffers[n]);
+        buffer_poison(set->buffers[n]);
         set_fill_tensor(*set, c, n, nullptr);
     }
 }
@@ -219,14 +208,14 @@ static void set_fill(Set* set, const Case& c, uint64_t seed) {
 static void set_restart(Set* set, const Set& before, bool accumulate) {
     set->t.accumulate = accumulate;
     for (size_t n = 0; n < set->tensors.size(); n++) {
-        const Buffer to = *set->buffers[n], from = *before.buffers[n];
+        const Buffer to = set->buffers[n], from = before.buffers[n];
         if (set->tensors[n].role == INPUT) { continue; }
         buffer_poison(to);
         if (set->tensors[n].role == ADDED || accumulate) {
             cuda_check(cudaMemcpy(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice));
         }
     }
-    buffer_poison(*set->scratch);
+    buffer_poison(set->scratch);
 }
 
 // ----------------------------------------------------------------------------
@@ -236,15 +225,15 @@ static void set_restart(Set* set, const Set& before, bool accumulate) {
 struct GemmReference {
     Sample rows;
     int N;
-    Memory memory;
-    const MatmulBounded* z() const { return memory->as<MatmulBounded>(); }
+    Buffer memory;
+    const MatmulBounded* z() const { return memory.as<MatmulBounded>(); }
 };
 
 // A B^T, A (M,K) at its sampled rows and B (N,K)
 static GemmReference gemm_compute(Operand A, Operand B, int K) {
     const int M = A.rows.count, N = B.rows.count;
-    GemmReference g = {A.rows, N, allocate((size_t)M * N * sizeof(MatmulBounded))};
-    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory->as<MatmulBounded>(), A, B,
+    GemmReference g = {A.rows, N, buffer_allocate((size_t)M * N * sizeof(MatmulBounded))};
+    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory.as<MatmulBounded>(), A, B,
                                                                                   K);
     cuda_check(cudaGetLastError());
     return g;
@@ -301,27 +290,27 @@ struct Judge {
 
     // Sums over the rows of x (rows, n) as stored, added to `before`: got (n)
     void columns(const float* got, const float* before, const floatX* x, int n, bool rounded) {
-        const Memory sums = allocate(n * sizeof(MatmulColumn));
-        e.sums = sums->as<MatmulColumn>(), e.before = before;
-        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums->as<MatmulColumn>(), x, e.rows, n, rounded);
+        const Buffer sums = buffer_allocate(n * sizeof(MatmulColumn));
+        e.sums = sums.as<MatmulColumn>(), e.before = before;
+        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums.as<MatmulColumn>(), x, e.rows, n, rounded);
         cuda_check(cudaGetLastError());
         output(Want::COLUMN_SUM, "dbias", got, 1, Sample(n));
     }
     void residual(Sample rows) {
         const Sample all(e.rows);
-        const Memory norms = allocate(e.rows * sizeof(MatmulNorm));
-        e.norms = norms->as<MatmulNorm>();
+        const Buffer norms = buffer_allocate(e.rows * sizeof(MatmulNorm));
+        e.norms = norms.as<MatmulNorm>();
         output(Want::RESIDUAL, "residual", e.t.residual, e.N, rows);
-        reference_norms<<<e.rows, REFERENCE_THREADS>>>(norms->as<MatmulNorm>(), e.t.residual, e.N);
+        reference_norms<<<e.rows, REFERENCE_THREADS>>>(norms.as<MatmulNorm>(), e.t.residual, e.N);
         cuda_check(cudaGetLastError());
         output(Want::MEAN, "mean", e.t.mean, 1, all);
         output(Want::RSTD, "rstd", e.t.rstd, 1, all);
         output(Want::LN, "ln", e.t.ln, e.N, all);
     }
     void classifier(Sample rows, const float* losses_before, bool scaled) {
-        const Memory softmax = allocate(rows.count * sizeof(MatmulSoftmax));
-        e.softmax = softmax->as<MatmulSoftmax>(), e.before = losses_before;
-        reference_softmax<<<rows.count, REFERENCE_THREADS>>>(softmax->as<MatmulSoftmax>(), e.z, e.vocab_size, e.N);
+        const Buffer softmax = buffer_allocate(rows.count * sizeof(MatmulSoftmax));
+        e.softmax = softmax.as<MatmulSoftmax>(), e.before = losses_before;
+        reference_softmax<<<rows.count, REFERENCE_THREADS>>>(softmax.as<MatmulSoftmax>(), e.z, e.vocab_size, e.N);
         cuda_check(cudaGetLastError());
         output(Want::DLOGIT, "logits", e.t.logits, e.N, rows, scaled ? e.t.logits_scale : nullptr);
         output(Want::LOSS, "losses", e.t.losses, 1, rows);
@@ -379,7 +368,7 @@ struct Libraries {
 };
 
 static void launch(const MatmulConfig& config, const Set& set, MatmulSizes s, Matmul* library, cudaStream_t stream) {
-    MatmulContext context = {library, set.scratch->data};
+    MatmulContext context = {library, set.scratch.data};
     config.launch(&context, &set.t, s, stream);
 }
 
@@ -388,8 +377,8 @@ static void run(const MatmulConfig& config, const std::vector<Set*>& sets, Matmu
                 const std::string& what) {
     std::vector<Buffer> written;
     for (Set* set : sets) {
-        for (const Memory& b : set->buffers) { written.push_back(*b); }
-        written.push_back(*set->scratch);
+        for (const Buffer& b : set->buffers) { written.push_back(b); }
+        written.push_back(set->scratch);
     }
     run_at_once(sets.size(), written, what,
                 [&](size_t n, cudaStream_t stream) { launch(config, *sets[n], s, &libraries->of[n], stream); });
@@ -421,7 +410,7 @@ static Judge check_config(const MatmulConfig& config, const Case& c, const std::
     Set sets[3];
     for (Set& set : sets) {
         set = set_allocate(c, &before);
-        set.scratch = allocate(config.scratch_bytes(c.s));
+        set.scratch = buffer_allocate(config.scratch_bytes(c.s));
         set_restart(&set, before, false);
     }
     run(config, {&sets[0]}, c.s, libraries, what);
@@ -430,9 +419,9 @@ static Judge check_config(const MatmulConfig& config, const Case& c, const std::
     judge.outputs(c.group, r, before.t, config.scaled);
     run(config, {&sets[1], &sets[2]}, c.s, libraries, what + ", repeated");
     for (size_t n = 0; n < before.tensors.size(); n++) {
-        const Buffer first = *sets[0].buffers[n];
+        const Buffer first = sets[0].buffers[n];
         for (int again = 1; again < 3; again++) {
-            if (words_different(first.data, sets[again].buffers[n]->data, first.bytes)) {
+            if (words_different(first.data, sets[again].buffers[n].data, first.bytes)) {
                 fatal("%s: %s has other bits when it is run again", what.c_str(), before.tensors[n].name);
             }
         }
@@ -550,7 +539,7 @@ static void bench(Contest& contest, const BenchGpu& gpu, MatmulGroup group, Matm
     }
     if (racers.empty()) { return; }
     r.clear(); // frees its memory
-    const Memory scratch = allocate(scratch_bytes);
+    const Buffer scratch = buffer_allocate(scratch_bytes);
     for (Set& set : sets) {
         if (&set != &sets[0]) {
             set = set_allocate(c, nullptr);
