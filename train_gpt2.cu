@@ -648,11 +648,8 @@ enum { MODEL_GEMMS = 14 };
 
 // All of them, for R rows of tokens, in the order of a layer's passes
 static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Settings settings, int R) {
-    MatmulSizes layer[NUM_MATMUL_LAYER], qkv, attproj, fc, fcproj;
     const int C = config.channels;
-    for (int n = 0; n < NUM_MATMUL_LAYER; n++) { layer[n] = matmul_layer_sizes(n, {R, C, C, 0}); }
-    qkv = layer[MATMUL_LAYER_QKV], attproj = layer[MATMUL_LAYER_ATTPROJ];
-    fc = layer[MATMUL_LAYER_FC], fcproj = layer[MATMUL_LAYER_FCPROJ];
+    const MatmulSizes qkv = {R, C, 3 * C, 0}, attproj = {R, C, C, 0}, fc = {R, C, 4 * C, 0}, fcproj = {R, 4 * C, C, 0};
     const MatmulSizes classifier = {R, C, config.padded_vocab_size, config.vocab_size}, weights = {R, C, C, 0};
     const ModelGemm all[MODEL_GEMMS] = {{"qkv", MATMUL_QKV, qkv, NULL, 0},
                                         {"attproj", MATMUL_RESIDUAL, attproj, NULL, 0},

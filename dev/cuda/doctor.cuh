@@ -1,6 +1,6 @@
 /*
-The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; P2P and NCCL
-where there are several GPUs. A fault of one row leaves the others to be checked.
+The GPU's rows of --doctor: device, driver, memory, ECC, and a GEMM and the attention that trains against fp64; NCCL where
+there are several GPUs. A fault of one row leaves the others to be checked.
 */
 #ifndef DOCTOR_CUH
 #define DOCTOR_CUH
@@ -153,22 +153,6 @@ static inline void doctor_nccl(Doctor* d) {
     status_clear();
 }
 
-// Whether each GPU reaches the memory of each other one
-static inline void doctor_peers(Doctor* d) {
-    int count = 0, pairs = 0, reached = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || count < 2) { return; }
-    for (int a = 0; a < count; a++) {
-        for (int b = 0; b < count; b++) {
-            int can = 0;
-            if (a == b || cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess) { continue; }
-            pairs++;
-            reached += can;
-        }
-    }
-    doctor_row(d, reached == pairs ? DOCTOR_OK : DOCTOR_ABSENT, "P2P", "nvidia-smi topo -m shows how they are joined",
-               "%d of %d pairs of %d GPUs", reached, pairs, count);
-}
-
 // Versions as CUDA gives them, 1000 * major + 10 * minor. A driver of an older minor version runs this program's code, too.
 static inline void doctor_driver(Doctor* d, int driver, int runtime) {
     doctor_row(d, driver / 1000 >= runtime / 1000 ? DOCTOR_OK : DOCTOR_FAULT, "CUDA driver", "install a newer driver",
@@ -198,7 +182,6 @@ static inline void gpu_doctor(Doctor* d, const cudaDeviceProp* device) {
     doctor_ecc(d);
     doctor_gemm(d);
     doctor_attention(d);
-    doctor_peers(d);
     doctor_nccl(d);
 }
 

@@ -16,7 +16,6 @@ memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call 
 #include <cudaTypedefs.h>
 
 #include <atomic>
-#include <type_traits>
 
 #include "device_code.cuh"
 

@@ -55,9 +55,8 @@ template <int MT> struct BatchTile {
         return MT == 4 ? G * tile_sums : segment_bytes(CHUNKS);
     }
 };
-static inline int batch_chunks(int C) { return CEIL_DIV(C / DECODE_CHUNK, DECODE_WARPS * decode_splits(C)); }
 // The chunks that a kernel is compiled for
-static inline int batch_chunks_of_kernel(int C) { return batch_chunks(C) <= 3 ? 3 : 4; }
+static inline int batch_chunks_of_kernel(int C) { return decode_most_chunks(C) <= 3 ? 3 : 4; }
 // Whether every segment has three: those of 768 channels and four times as many
 static inline bool batch_exact(int C) { return C == 3 * DECODE_CHUNK * DECODE_WARPS * decode_splits(C); }
 // Bytes of shared memory: W of a segment's round; sums of all segments where they do not take its place; totals of the splits
@@ -483,8 +482,9 @@ static inline BatchTiling batch_tiling(LaunchGpu gpu, const DecodeLinear& p) {
 
 // Whether the kernels here serve a layer: their shared memory fits sm_90's 227 KB, not always the 99 KB of sm_120
 static inline bool decode_batch_serves(LaunchGpu gpu, const DecodeLinear& p) {
-    return gpu.dependent && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 && batch_chunks(p.C) <= BATCH_MAX_CHUNKS &&
-           p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0) && batch_tiling(gpu, p).shared <= gpu.shared_limit;
+    return gpu.dependent && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 &&
+           decode_most_chunks(p.C) <= BATCH_MAX_CHUNKS && p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0) &&
+           batch_tiling(gpu, p).shared <= gpu.shared_limit;
 }
 #else
 static inline BatchTiling batch_tiling(LaunchGpu, const DecodeLinear&) { return {}; }

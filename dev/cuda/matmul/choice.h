@@ -40,9 +40,6 @@ typedef struct {
     int vocab_size; // classifier: the real columns of OUT, the padded vocabulary; 0 for every other group
 } MatmulSizes;
 
-// The weights of a layer
-enum { MATMUL_LAYER_QKV, MATMUL_LAYER_ATTPROJ, MATMUL_LAYER_FC, MATMUL_LAYER_FCPROJ, NUM_MATMUL_LAYER };
-
 // Why the contract does not serve these sizes, for the end of an error message; NULL if it does. Any ints are valid
 // arguments.
 static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {

@@ -105,19 +105,14 @@ struct MatmulConfig {
     bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too
 };
 
-// The sizes of the n-th weight of a layer
-__host__ __device__ inline MatmulSizes matmul_layer_sizes(int n, MatmulSizes s) {
-    const int C = s.IN, IN = n == MATMUL_LAYER_FCPROJ ? 4 * C : C;
-    const int OUT = n == MATMUL_LAYER_QKV ? 3 * C : n == MATMUL_LAYER_FC ? 4 * C : C;
-    return {s.R, IN, OUT, 0};
-}
 // How many weights a group has in `weights`
 static inline int matmul_weights(MatmulGroup group) {
     return group == MATMUL_WEIGHT ? 1 : group == MATMUL_MLP_WEIGHTS ? 2 : 0;
 }
-// The sizes of the n-th of `count` weights
+// The sizes of the n-th of `count` weights: the one, or fc's and fcproj's
 static inline MatmulSizes matmul_weight_sizes(int count, int n, MatmulSizes s) {
-    return count == 1 ? s : matmul_layer_sizes(n == 0 ? MATMUL_LAYER_FC : MATMUL_LAYER_FCPROJ, s);
+    if (count == 1) { return s; }
+    return n == 0 ? MatmulSizes{s.R, s.IN, 4 * s.IN, 0} : MatmulSizes{s.R, 4 * s.IN, s.IN, 0};
 }
 
 // For configurations that serve all that the contract does, and for those without scratch

@@ -26,7 +26,7 @@ enum Pattern { ORDINARY, OUTLIERS, NUM_PATTERNS };
 static const char* const pattern_names[NUM_PATTERNS] = {"ordinary", "outlier channels"};
 
 // The distribution of a tensor's elements. SCALED: N(0, 1/K), so that a sum of K products has variance 1
-enum Fill { NORMAL, WITH_OUTLIERS, SCALED, WIDE, TARGETS, NUM_FILLS };
+enum Fill { NORMAL, WITH_OUTLIERS, SCALED, WIDE, TARGETS };
 
 struct FillOf {
     Fill fill;
