@@ -40,7 +40,6 @@ __device__ inline void round_stochastic(__nv_bfloat16* out, float x, unsigned in
     if ((bits & 0x7f800000u) != 0x7f800000u) { bits += random & 0xffffu; }
     *out = __ushort_as_bfloat16((unsigned short)(bits >> 16));
 }
-__device__ inline void round_stochastic(half* out, float x, unsigned int) { *out = (half)x; }
 __device__ inline void round_stochastic(float* out, float x, unsigned int) { *out = x; }
 
 // What guards an update, on the device: the step's loss and gradient norm (which clipping reads, too), and a counter of the
