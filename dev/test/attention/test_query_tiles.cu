@@ -1,5 +1,5 @@
 // The order in which attention_forward_wgmma.cu takes query tiles, and which key blocks stay in the ring of stages from one
-// tile to the next, run through without a GPU: ForwardProblem, TileScheduler, PipelineState.
+// tile to the next, run through without a GPU: ForwardProblem, TileScheduler, PipelineState. And the ids of its barriers.
 #include "dev/cuda/attention_forward_wgmma.cu"
 #include "dev/test/fixtures/unit.h"
 
@@ -104,8 +104,23 @@ template <class C> static void shares(const wgmma::ForwardProblem& p, double* bu
     *busiest = (double)most * p.ctas / all, *loads = (double)loaded / all;
 }
 
+// Named barriers of a thread block: two for each consumer, each another of ids 1 to 15; 0 is __syncthreads().
+template <class C> static bool barriers_are_apart() {
+    unsigned used = 1;
+    for (int w = 0; w < C::warpgroups; w++) {
+        for (int id : {C::BAR_OUTPUT + w, C::BAR_PINGPONG + w}) {
+            if (id < 0 || id > 15 || (used >> id & 1) != 0) { return false; }
+            used |= 1u << id;
+        }
+    }
+    return true;
+}
+
 int main(void) {
     using wgmma::ForwardTiles;
+    CHECK(barriers_are_apart<ForwardTiles<64, 4, 64, 9, false>>());
+    CHECK(barriers_are_apart<ForwardTiles<64, 3, 128, 5, true>>());
+    CHECK(barriers_are_apart<ForwardTiles<96, 2, 128, 3, false>>());
     for (int heads : {1, 3, 12, 96, 156, 256, 300, 768}) {
         for (int T : {1, 64, 65, 129, 333, 512, 600, 1000, 1024, 1025, 2048, 2049, 5000}) {
             for (int num_sms : {1, 2, 78, 114, 132, 200}) {

@@ -1,9 +1,18 @@
 // What serves a GPU of 9.0 whose code was compiled without sm_90a's instructions: the tables of variants name none of the
-// kernels that would be empty, and still serve everything. Needs no GPU.
+// kernels that would be empty, and still serve everything. And how kernels are launched there. Needs no GPU.
 #include "dev/cuda/attention/choice.h"
 #include "dev/cuda/matmul/choice.h"
-#include "llmc/cuda/device_code.cuh"
+#define cudaLaunchKernelEx note_launch // whatever is launched
+#include "llmc/cuda/dependent_launch.cuh"
 #include "dev/test/fixtures/unit.h"
+
+#include <vector>
+
+static std::vector<cudaLaunchAttribute> attributes; // of the last launch
+template <class... Arguments> static cudaError_t note_launch(const cudaLaunchConfig_t* config, Arguments...) {
+    attributes.assign(config->attrs, config->attrs + config->numAttrs);
+    return cudaSuccess;
+}
 
 static const int with_sm_90a = served_capability(90, 1), without = served_capability(90, 0);
 
@@ -38,6 +47,24 @@ static void matmul_is_served() {
     CHECK(differ > 0);
 }
 
+// GPUs older than 9.0 have neither clusters nor dependent launches: there a launch with either of the two would fail.
+static void launches_have_what_the_gpu_has() {
+    const auto attribute_ids = [](LaunchGpu gpu, int cluster) {
+        std::vector<int> ids;
+        launch_dependent(gpu, device_code_probe_kernel, dim3(4), 32, 0, cluster, nullptr);
+        for (const cudaLaunchAttribute& a : attributes) { ids.push_back(a.id); }
+        return ids;
+    };
+    typedef std::vector<int> Ids;
+    const int dependent = cudaLaunchAttributeProgrammaticStreamSerialization;
+    const LaunchGpu older = {0, 96 << 10, 108, 0}, newer = {1, 227 << 10, 132, 1};
+    CHECK(attribute_ids(older, 1) == Ids() && attribute_ids(newer, 1) == Ids({dependent}));
+    CHECK(attribute_ids(older, WHOLE_GRID) == Ids({cudaLaunchAttributeCooperative}));
+    CHECK(attribute_ids(newer, WHOLE_GRID) == Ids({dependent, cudaLaunchAttributeCooperative}));
+    CHECK(attribute_ids(newer, 4) == Ids({dependent, cudaLaunchAttributeClusterDimension}));
+    CHECK(attributes.back().val.clusterDim.x == 4 && attributes.back().val.clusterDim.y == 1);
+}
+
 // Without a GPU the code is unknown, and stays so: a failure is not kept.
 static void failures_are_reported() {
     DeviceCode code;
@@ -53,6 +80,7 @@ int main() {
     other_gpus_are_served_as_they_are();
     attention_is_served();
     matmul_is_served();
+    launches_have_what_the_gpu_has();
     failures_are_reported();
     return unit_end();
 }

@@ -1,6 +1,8 @@
 // llmc/exchange/comm_nccl.cuh with a library that is played here: what is asked of NCCL and in which order, and that a process
-// whose peer has failed, or whose NCCL has, leaves every wait and ends with one line. No GPU is used.
+// whose peer has failed, or whose NCCL has, leaves every wait and ends with one line. And the machine's name for peer copies. No
+// GPU is used.
 #include "llmc/exchange/comm_nccl.cuh"
+#include "llmc/exchange/peer_copies.cuh"
 #include "dev/test/fixtures/unit.h"
 
 #include <string>
@@ -213,8 +215,16 @@ static void test_ends() {
     check_end("rank 1: the disk is full", hang_in_a_call, fail, 10);
 }
 
+// Processes copy from each other only where their machines have one name; without a name they would not even on one machine.
+static void test_machine() {
+    char machine[PEER_MACHINE_BYTES] = "";
+    peer_machine_(machine);
+    CHECK(strlen(machine) >= 36 || !file_exists("/proc/sys/kernel/random/boot_id")); // a UUID
+}
+
 int main() {
     test_calls();
+    test_machine();
     aborted = false;
     test_ends();
     return unit_end();

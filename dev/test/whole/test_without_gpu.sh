@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The GPU programs where there is no GPU, or none that they may see: one line that says what runs instead, and exit code 1; what
-# needs no GPU works. Takes seconds; writes to a temporary folder only. The CPU trainer makes the model.
+# needs no GPU works. And that kernels of Hopper are not empty in code for sm_90a. Takes seconds; writes to a temporary folder
+# only. The CPU trainer makes the model.
 #
 #     dev/test/whole/test_without_gpu.sh ./train_gpt2cu ./generate_gpt2cu ./train_gpt2
 [ $# -eq 3 ] || { echo "usage: $0 TRAINER GENERATOR CPU_TRAINER" >&2; exit 1; }
@@ -32,4 +33,13 @@ check "so does --perplexity" refuses "$instead" "$generator" -e "$model" --perpl
 check "a plan needs none" works "$trainer" "${data[@]}" -e d6 --plan
 check "nor does an export" works "$generator" -e "$model" --export "$dir/model.safetensors"
 check "--help of both" test "$("$trainer" --help | wc -l)" -gt 100 -a "$("$generator" --help | wc -l)" -gt 50
+
+# threads ARCHITECTURE: those of the probe in its code, by which the host knows whether kernels of Hopper have a body there
+nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc)}
+threads() {
+    "$nvcc" -std=c++17 -I. -DPRECISION_BF16 -arch="$1" -ptx dev/test/cuda/test_device_code.cu -o "$dir/ptx" &&
+        sed -n '/device_code_probe/,/{/ s/.maxntid \([0-9]*\).*/\1/p' "$dir/ptx"
+}
+check "kernels of Hopper have a body in code for sm_90a" test "$(threads compute_90a)" = 64
+check "and in no other" test "$(threads compute_90)" = 32
 finish
