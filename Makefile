@@ -138,7 +138,8 @@ unit_tests := $(patsubst %.c,build/%,$(notdir $(wildcard dev/test/*/test_*.c)))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
 cuda_unit_tests := $(if $(NVCC),$(patsubst %.cu,build/%,$(filter-out test_gpu_%,$(notdir $(wildcard dev/test/*/test_*.cu)))))
 gpu_unit_tests := $(foreach p,bf16 fp32,$(patsubst %.cu,build/%_$(p),$(notdir $(wildcard dev/test/*/test_gpu_*.cu))))
-gpu_unit_tests := $(filter-out build/test_gpu_first_rows_fp32,$(gpu_unit_tests)) # of variants on tensor cores
+# of variants on tensor cores; and two whose code is that of both precisions
+gpu_unit_tests := $(filter-out $(patsubst %,build/test_gpu_%_fp32,first_rows bench doctor),$(gpu_unit_tests))
 # of every variant, which a program with those of ATTENTION_FORWARD and ATTENTION_BACKWARD does not hold
 gpu_unit_tests := $(if $(ATTENTION_FORWARD)$(ATTENTION_BACKWARD),$(filter-out build/test_gpu_pairs_%,$(gpu_unit_tests)),$(gpu_unit_tests))
 python := $(shell command -v python3 || command -v python)

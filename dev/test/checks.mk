@@ -86,7 +86,7 @@ build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
 define gpu_unit_test_rule
 $(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): %.cu build/trainer.flags
 	$$(call compile_apart,$(1))
-$(patsubst %,build/test_gpu_%_$(1),first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
+$(patsubst %,build/test_gpu_%_$(1),bench doctor first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
 build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))
@@ -164,6 +164,7 @@ $(call check,test_resume_run,cpu,train_gpt2,$(whole)/test_resume.sh ./train_gpt2
 $(call precisions,test_resume_run,,build/train_gpt2cu_P train_gpt2,$(whole)/test_resume.sh build/train_gpt2cu_P ./train_gpt2)
 $(call check,test_environment,cpu,train_gpt2,$(whole)/test_environment.sh ./train_gpt2)
 $(call check,test_doctor,cpu,train_gpt2,$(whole)/test_doctor.sh ./train_gpt2)
+$(call check,test_doctor_bf16,gpu,build/train_gpt2cu_bf16,$(whole)/test_doctor.sh build/train_gpt2cu_bf16)
 $(call check,test_launch_run,cpu,train_gpt2 build/test_launch_gpu,$(whole)/test_launch.sh ./train_gpt2 build/test_launch_gpu)
 without_gpu := build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16
 $(call check,test_without_gpu,gpu,$(without_gpu) train_gpt2,$(whole)/test_without_gpu.sh $(without_gpu) ./train_gpt2)
@@ -188,6 +189,8 @@ $(call check,soak_short_bf16,gpu long,build/train_gpt2cu_bf16,$(python) $(whole)
 # Every variant's sweep; compute-sanitizer on small shapes of those in the rules, all but the library's; the library as builds
 # without sm_90a have it
 $(foreach t,$(variant_programs),$(call check,$(notdir $(t)),gpu $(if $(filter %_bf16,$(t)),,long),$(t),$(t) --check-only))
+raced := build/attention_forward_mma_bf16 build/attention_decode_split_bf16
+$(call check,test_bench_run,gpu,$(raced),$(whole)/test_bench_run.sh $(raced))
 sanitized_variants := $(sort $(forward_16bit) $(forward_fp32) $(backward_16bit) $(backward_fp32) $(filter-out cublas%,$(matmul_ruled)) split)
 sanitizer := $(shell PATH=$$PATH:/usr/local/cuda/bin command -v compute-sanitizer 2>/dev/null)
 sanitizer_precision = $(if $(filter $(forward_fp32),$(1)),fp32,bf16)

@@ -1,6 +1,6 @@
 // llmc/exchange/comm_nccl.cuh with a library that is played here: what is asked of NCCL and in which order, and that a process
-// whose peer has failed, or whose NCCL has, leaves every wait and ends with one line. And the machine's name for peer copies. No
-// GPU is used.
+// whose peer has failed, or whose NCCL has, leaves every wait and ends with one line. And a machine's name for peer copies.
+// No GPU is used.
 #include "llmc/exchange/comm_nccl.cuh"
 #include "llmc/exchange/peer_copies.cuh"
 #include "dev/test/fixtures/unit.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# --doctor of the given trainer (./train_gpt2) and scripts/doctor.sh: what is fit is ok, each thing that is not is named with
-# its fix and sets the exit code. Takes seconds; writes to a temporary folder only.
+# --doctor of the given trainer (./train_gpt2 or ./train_gpt2cu) and scripts/doctor.sh: what is fit is ok, each thing that is not
+# is named with its fix and sets the exit code. Takes seconds; writes to a temporary folder only.
 . dev/test/fixtures/unit.sh
-trainer=${1:?usage: $0 ./train_gpt2}
+trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
 # doctor CODE FLAG...: --doctor ends with the exit code; its table is in $dir/table
 doctor() {
     local code
@@ -19,6 +19,7 @@ is() {
     cat "$dir/table"
     return 1
 }
+no_row() { ! grep -E "^\| $1 +\|" "$dir/table"; }
 rows_not_ok() { [ "$(grep -c '| NOT OK  ' "$dir/table")" -eq "$1" ]; }
 
 "$python" dev/data/text.py --tokenizer bytes --output "$dir/text" train_gpt2.c llmc/*/*.h >"$dir/data.log" 2>&1 ||
@@ -26,13 +27,28 @@ rows_not_ok() { [ "$(grep -c '| NOT OK  ' "$dir/table")" -eq "$1" ]; }
 data=(-i "$dir/text_train.bin" -j "$dir/text_val.bin")
 
 check "all is well here" doctor 0 "${data[@]}" -o "$dir/new/folder" -e d12
-for row in "GEMM against fp64" attention "its gradient" "host memory" "write, fsync, rename" disk "training data" "validation data"; do
+hardware=("GEMM against fp64" attention "its gradient")
+on_gpu=0
+if [[ $trainer == *cu* ]]; then
+    on_gpu=1
+    hardware=(GPU "CUDA driver" "GPU memory" "GEMM against fp64" "attention, [a-z0-9]+" "its gradient, [a-z0-9]+")
+fi
+for row in "${hardware[@]}" "host memory" "write, fsync, rename" disk "training data" "validation data"; do
     check "$row is ok" is ok "$row"
 done
 check "nothing is not ok" rows_not_ok 0
 check "all rows are counted" grep -qx "$(grep -cE '^\| [a-zA-Z].* \| (ok|-|NOT OK)  ' "$dir/table") checked, 0 not ok" "$dir/table"
 check "the files are verified by their checksums" is ok "training data" "intact, by their checksums"
 check "nothing is left behind" test ! -e "$dir/new"
+
+if [ $on_gpu = 1 ]; then # the files and the script are looked at by code that the CPU trainer shares
+    check "a build on this machine has the GPU's own code" no_row "device code"
+    check "its memory errors are a row" grep -qE '^\| ECC +\| (ok|-) ' "$dir/table"
+    check "a fault sets the exit code" doctor 1 -i "$dir/nothing.bin" -j "$dir/text_val.bin"
+    check "it alone is not ok" rows_not_ok 1
+    finish
+    exit
+fi
 
 # a flipped bit in the middle of a data file, and a data file that is not there
 cp "$dir/text_train.bin" "$dir/damaged.bin"
@@ -57,8 +73,7 @@ check "a truncated file is found" doctor 1 -i "$dir/damaged.bin" -j "$dir/text_v
 # folders that cannot be written to
 check "a read-only folder is found" doctor 1 "${data[@]}" -o /proc
 check "it is named" is "NOT OK" "write, fsync, rename" "/proc"
-no_speed() { ! grep "writing speed" "$dir/table"; }
-check "what was not written has no speed" no_speed
+check "what was not written has no speed" no_row "writing speed"
 full() { (ulimit -f 1024; doctor "$@"); }
 check "a full disk is found" full 1 "${data[@]}" -o "$dir"
 check "the row says so" is "NOT OK" "write, fsync, rename" "File too large"
@@ -91,6 +106,13 @@ check "the trainer is ok" is ok trainer
 without_compiler() { CC=/nowhere/cc script "$@"; }
 check "scripts/doctor.sh fails without a compiler" without_compiler 1 "${data[@]}"
 check "the compiler is named" is "NOT OK" "C compiler" /nowhere/cc
+mkdir -p "$dir/tree/scripts"
+cp scripts/doctor.sh "$dir/tree/scripts"
+printf 'train_gpt2:\n\t@echo "an error of the compiler" >&2; exit 1\n' >"$dir/tree/Makefile"
+unbuilt() { ! NVCC=/nowhere/nvcc "$dir/tree/scripts/doctor.sh" >"$dir/table" 2>&1; }
+check "scripts/doctor.sh fails where the trainer does not compile" unbuilt
+check "the trainer is named" is "NOT OK" trainer "is not built"
+check "the compiler's errors are kept" grep -q "an error of the compiler" "$dir/tree/build/doctor.log"
 check "scripts/doctor.sh fails where the trainer finds a fault" script 1 -i "$dir/damaged.bin" -o "$dir"
 
 finish
