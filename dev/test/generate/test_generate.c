@@ -397,6 +397,34 @@ static void a_full_context_is_left_as_overflow_says(void) {
 // ----------------------------------------------------------------------------
 // The windows of --perplexity
 
+// A machine on which every plan fits
+Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B, int T, int training, int snapshot) {
+    (void)config, (void)settings, (void)B, (void)T, (void)training, (void)snapshot;
+    plan_clear(plan);
+    return STATUS_OK;
+}
+Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
+    return gpt2_plan(plan, config, gpt2_default_settings(), B, T, 0, 0);
+}
+Status gpt2_available_memory(GPT2Memory* memory) {
+    memset(memory, 0x7f, sizeof(*memory));
+    return STATUS_OK;
+}
+
+// As many windows at a time as fill the machine, of long ones one; not as many as there are.
+static void windows_at_a_time(void) {
+    static const int shapes[][2] = {{64, 16}, {1024, 1}, {1025, 1}, {4096, 1}}; // T, B
+    static int tokens[100000];
+    for (int i = 0; i < 4; i++) {
+        Options o = PARSE("--perplexity", "x", "--quiet");
+        GenerateModel m = {.options = &o, .context = shapes[i][0]};
+        TokenList list = {.ids = tokens, .count = 100000};
+        int B = 0;
+        ScoreWindows w = score_shape_(&m, &list, &B);
+        CHECK(w.T == shapes[i][0] && w.windows > 16 && B == shapes[i][1]);
+    }
+}
+
 static void every_token_is_scored_once_with_the_context_it_can_have(void) {
     enum { N = 97 };
     int tokens[N], inputs[N], targets[N], first, good = 1;
@@ -496,6 +524,7 @@ int main(void) {
     a_full_context_is_left_as_overflow_says();
     the_context_is_what_the_model_was_trained_on();
     every_token_is_scored_once_with_the_context_it_can_have();
+    windows_at_a_time();
     what_can_only_be_a_mistake_is_refused();
     return unit_end();
 }

@@ -63,6 +63,13 @@ static void a_plan_is_what_a_model_allocates(void) {
     }
 }
 
+static void every_row_has_a_name(void) {
+    GPT2Plan plan = plan_of((Shape){"gpt2:l2c64h2t64", 100, 1, 1, 0, 1}, 0);
+    for (int r = 0; r < NUM_PLAN_ROWS; r++) {
+        if (!CHECK(plan.rows[r].name[0] != '\0')) { printf("    row %d\n", r); }
+    }
+}
+
 // Four processes: a quarter of the moments each, but for blocks; and what tree and exchange take
 static void a_plan_of_several_processes(void) {
     Comm four = {.rank = 1, .size = 4};
@@ -286,6 +293,7 @@ static void cores_within_a_quota(void) {
 int main(int argc, char** argv) {
     if (argc == 3 && strcmp(argv[1], "measure") == 0) { return measure(argv[2]); }
     a_plan_is_what_a_model_allocates();
+    every_row_has_a_name();
     a_plan_of_several_processes();
     sizes_without_a_model_are_refused();
     a_plan_fits_to_the_byte();

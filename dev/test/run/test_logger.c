@@ -276,6 +276,9 @@ int main(void) {
     logger_open(&logger, folder(), 3, 0); // a resumed run whose log was deleted
     CHECK(unit_file_is(unit_path("main.log"), ""));
     without_a_directory_nothing_is_written();
+    struct rlimit limit = {5, 5};
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_FATAL("main.log|File too large", setrlimit(RLIMIT_FSIZE, &limit), logger_open(&logger, folder(), -1, 7));
     CHECK_FATAL("no/such/place/main.log|No such file", logger_open(&logger, "no/such/place", -1, 0));
     char long_name[2000];
     memset(long_name, 'x', sizeof(long_name) - 1);

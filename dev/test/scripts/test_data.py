@@ -755,6 +755,21 @@ def test_an_encoder_that_ends_is_said(folder):
     expect_failure(lambda: encoding.encode_ordinary("text"), "none", "No such file")
 
 
+# Answers with the bytes of one text, if it comes within ten seconds
+SERVES_ONE = """#!{}
+import signal, struct, sys
+signal.alarm(10)
+(count,) = struct.unpack("=I", sys.stdin.buffer.read(4))
+text = sys.stdin.buffer.read(count)
+sys.stdout.buffer.write(struct.pack(f"=I{{count}}H", count, *text))
+"""
+
+
+def test_an_encoder_gets_a_short_text_at_once(folder):
+    program = unit.program(folder, "tokenize_gpt2", SERVES_ONE.format(sys.executable))
+    assert data_common.NativeEncoding(program, "t.bin").encode_ordinary("text").tolist() == list(b"text")
+
+
 def test_tokenizer_file_goes_where_the_output_goes(folder):
     encoding = require_gpt2()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -923,6 +938,7 @@ def test_bad_input_ends_in_one_line(folder):
         (["text.py", good, "--output", f"{good}/x", "--tokenizer", "bytes"], f"cannot write {good}"),
         (["text.py", good, "--output", f"{prefix}d", "--tokenizer", "bytes"], f"cannot write {prefix}d_train.bin"),
         (["tinyshakespeare.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
+        (["hellaswag.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
         (["tinyshakespeare.py", "--tokenizer", "llama"], "'llama'"),
         (["fineweb.py", "--version", "1B"], "'1B'"),
         (["fineweb.py", "--workers", "0"], "'0' is not a whole number of at least 1"),

@@ -43,7 +43,10 @@ PROGRAMS = {
     # steps 1 to 50 take 900 ms, the later ones 101 and 100 ms alternately
     "trainer": r"""
         x=250; n=0
-        while [ $# -gt 0 ]; do case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; esac; shift; done
+        while [ $# -gt 0 ]; do
+            case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; -*) ;; *) echo "error: $1 is no flag" >&2; exit 1;; esac
+            shift 2 || exit 1
+        done
         echo "| attention             | wgmma forward, mma backward      |"
         echo "| recompute             | 0                                |"
         echo "| memory                | 23940 MiB                        |"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the benches print of a GPU before a race: what it reaches in both modes and, where its energy is known, pJ/FLOP. Takes half
-# a minute on a GPU; writes to a temporary folder only.
+# What the benches print of a GPU before a race: what it reaches in both modes and, where its energy is known, pJ/FLOP. Takes
+# half a minute on a GPU; writes to a temporary folder only.
 #
 #     dev/test/whole/test_bench_run.sh build/attention_forward_mma_bf16 build/attention_decode_split_bf16
 [ $# -eq 2 ] || { echo "usage: $0 ATTENTION DECODE" >&2; exit 1; }

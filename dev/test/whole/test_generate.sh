@@ -418,6 +418,7 @@ check "and text is refused" elsewhere refused "3 tokens, the model's vocabulary 
 full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
 [ ! -c /dev/full ] || check "a full disk under stdout is said" full_disk
 check "--help explains every flag" explained "$generate"
+check "and names no default where there is none" test -z "$("$generate" --help | grep NULL)"
 no_help() { "$generate" --help >/dev/full 2>"$dir/stderr" && return 1; grep -q "^error: cannot write to stdout: No space left" "$dir/stderr"; }
 [ ! -c /dev/full ] || check "under --help, too" no_help
 small_files() (ulimit -f 40 && "$@") # at most 40 KiB each

@@ -111,6 +111,17 @@ for text, tokens in (b"the", [257]), (b"", []), (b"a ing", [97, 32, 260]), (b"x"
     assert list(memoryview(p.stdout.read(2 * n)).cast("H")) == tokens
 p.stdin.close()
 assert p.wait() == 0'
+# 65,600 tokens do not fit 16 bits
+"$python" - "$dir/wide.bin" <<'END' || exit 1
+import sys
+sys.path.insert(0, "dev/data")
+from data_common import TOKENIZER, write_checked
+tokens = [bytes([i]) for i in range(256)] + [b"th", *(b"\xff" + i.to_bytes(3, "big") for i in range(65_342)), b"<|endoftext|>"]
+write_checked(sys.argv[1], (*TOKENIZER, len(tokens), len(tokens) - 1), b"".join(bytes([len(t)]) + t for t in tokens))
+END
+check "a vocabulary beyond 16 bits has a token file" "$program" encode <(printf thx) --tokenizer "$dir/wide.bin" -o "$dir/wide_ids.bin" >"$dir/said"
+check "of 32 bits" test "$(tail -c +1025 "$dir/wide_ids.bin" | od -An -t u4 | tr -s ' ')" = " 256 120"
+check "which is decoded" is thx "$program" decode "$dir/wide_ids.bin" --tokenizer "$dir/wide.bin"
 check "a program is served" "$python" -c "$serve" "$program" "$dir/t.bin"
 
 check "--version needs none, nor a tokenizer" is "$("$program" --help | sed -n 's/^flashgpt /&/p')" "$program" --version

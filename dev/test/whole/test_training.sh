@@ -225,6 +225,26 @@ write_hellaswag 'examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03",
             question(1, 3, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]'
 check "a run with HellaSwag ends" run hellaswag -e $model -s 0 -n 0 -h 1 --hellaswag-data "$dir/hellaswag.bin"
 check "a trained model answers right" grep -q "s:40 eval:1.0000" "$dir/hellaswag/main.log"
+if [[ $trainer != *cu* ]]; then # a GPU is done before a terminal shows how far it is
+    write_hellaswag 'examples = [question(i, i % 4, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]) for i in range(1500)]'
+    shows_progress() {
+        "$python" - "$trainer" "${common[@]}" -e $model -x 1 -v 1 -n 0 -s 0 -h 1 --hellaswag-data "$dir/hellaswag.bin" <<'END'
+import os, pty, re, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "TERM": "xterm"})
+seen = b""
+try:
+    while piece := os.read(terminal, 4096):
+        seen += piece
+except OSError:  # it has ended
+    pass
+shown = [float(x) for x in re.findall(rb"HellaSwag +(\d+\.\d)%, \d", seen)]
+assert shown and shown == sorted(shown) and shown[-1] <= 100, seen[-1000:]
+END
+    }
+    check "a terminal shows how far HellaSwag is" shows_progress
+fi
 
 check "overfitting one batch" run overfit -e $model -a 1 -s 0 -n 0 -d 256
 check "accumulating four micro-steps with a constant rate, top-k and no clipping" run plain -e $model -k constant -d 1024 \
@@ -494,7 +514,6 @@ check "--resume-anyway without -y 1" notes "--resume-anyway 1 has no effect with
 check "--max-skips without skip" notes "--max-skips 3 has no effect" "${short[@]}" --max-skips 3
 check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k constant -q 1
 check "decay of a constant rate" notes "-q 0.1 has no effect" "${short[@]}" -k constant -u 0
-check "--help explains every flag" explained "$trainer"
 check "--help explains every flag" explained "$trainer"
 
 # llm.c's command lines: followed where nothing is lost, which a note says
