@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --doctor of the given trainer (./train_gpt2 or ./train_gpt2cu) and scripts/doctor.sh: what is fit is ok, each thing that is not
-# is named with its fix and sets the exit code. Takes seconds; writes to a temporary folder only.
+# --doctor of the given trainer (./train_gpt2 or ./train_gpt2cu) and scripts/doctor.sh: what is fit is ok, each thing that is
+# not is named with its fix and sets the exit code. Takes seconds; writes to a temporary folder only.
 . dev/test/fixtures/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
 # doctor CODE FLAG...: --doctor ends with the exit code; its table is in $dir/table
