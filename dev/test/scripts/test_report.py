@@ -99,19 +99,14 @@ def test_an_axis_goes_from_the_first_step_to_the_last(folder):
         assert (min(xs), max(xs)) == (left, right), (panel, left, right, min(xs), max(xs))
 
 
-def test_a_curve_fills_its_panel_from_top_to_bottom(folder):
+def test_a_curve_fills_its_panel_and_no_more(folder):
     page = text_of(two_runs(folder))
     for panel in ("loss", "norm"):
         svg = re.search(rf'id="panel-{panel}".*?<svg.*?</svg>', page, re.DOTALL)[0]
         box = re.search(r'<clipPath [^>]*><rect [^>]*?y="([\d.]+)" [^>]*?height="([\d.]+)"', svg)
         top, height = float(box[1]), float(box[2])
         ys = [float(y) for d in re.findall(r'class="curve" d="M([^"]*)"', svg) for y in re.findall(r" ([\d.-]+)", d)]
-        assert top <= min(ys) < top + height / 4 and top + 3 / 4 * height < max(ys) <= top + height, (
-            panel,
-            top,
-            height,
-            ys,
-        )
+        assert top <= min(ys) and max(ys) <= top + height and max(ys) - min(ys) > height / 2, (panel, top, height)
 
 
 def test_what_the_page_says(folder):
