@@ -44,7 +44,8 @@ PROGRAMS = {
     "trainer": r"""
         x=250; n=0
         while [ $# -gt 0 ]; do
-            case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; --overwrite) shift; continue;; -*) ;; *) echo "error: $1 is no flag" >&2; exit 1;; esac
+            case $1 in -x) x=$2;; -o) o=$2;; -n) n=$2;; --overwrite) shift; continue;; -*) ;;
+            *) echo "error: $1 is no flag" >&2; exit 1;; esac
             shift 2 || exit 1
         done
         echo "| attention             | wgmma forward, mma backward      |"
