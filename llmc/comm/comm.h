@@ -175,21 +175,8 @@ static inline Status comm_device_status_(Comm* c, Status status) {
     return comm_judge(c, text);
 }
 
-// Copies this process's own blocks: the k-th sent to itself is the k-th received from itself.
-static inline void comm_copy_own_(const CommBlock* sent, int num_sent, const CommBlock* received, int num_received,
-                                  int rank) {
-    for (int i = 0, j = 0; i < num_sent; i++) {
-        if (sent[i].rank != rank || sent[i].bytes == 0) { continue; }
-        while (j < num_received && (received[j].rank != rank || received[j].bytes == 0)) { j++; }
-        if (j < num_received && received[j].data != sent[i].data) {
-            memcpy(received[j].data, sent[i].data, sent[i].bytes);
-        }
-        j++;
-    }
-}
-
 // Sends and receives any number of blocks to and from each rank: between two ranks the k-th sent is the k-th received. Empty
-// blocks are skipped; own blocks are copied, unless source and destination are the same.
+// blocks are skipped, and so are a process's own, which lie where they should.
 static inline Status comm_tensor_exchange(Comm* c, const CommBlock* sent, int num_sent, const CommBlock* received,
                                           int num_received, void* stream) {
     CommMove m;
@@ -198,7 +185,6 @@ static inline Status comm_tensor_exchange(Comm* c, const CommBlock* sent, int nu
         return comm_device_status_(
             c, c->device.exchange(c->device.context, sent, num_sent, received, num_received, stream));
     }
-    comm_copy_own_(sent, num_sent, received, num_received, comm_rank(c));
     if (c == NULL) { return STATUS_OK; }
     comm_move_open(&m, c, COMM_DATA, COMM_CALL_EXCHANGE, (size_t)num_sent + (size_t)num_received);
     for (int i = 0; i < num_sent; i++) {

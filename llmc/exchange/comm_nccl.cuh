@@ -132,19 +132,6 @@ static inline void* nccl_watch_(void* context) {
 // ----------------------------------------------------------------------------
 // The CommDevice
 
-static inline void nccl_copy_own_(int rank, const CommBlock* sent, int num_sent, const CommBlock* received,
-                                  int num_received, cudaStream_t stream) {
-    for (int i = 0, j = 0; i < num_sent; i++) {
-        if (sent[i].rank != rank || sent[i].bytes == 0) { continue; }
-        while (j < num_received && (received[j].rank != rank || received[j].bytes == 0)) { j++; }
-        if (j == num_received) { return; }
-        if (received[j].data != sent[i].data) {
-            cuda_try(cudaMemcpyAsync(received[j].data, sent[i].data, sent[i].bytes, cudaMemcpyDeviceToDevice, stream));
-        }
-        j++;
-    }
-}
-
 // The sends and receives of an exchange as one NCCL group. The first error is kept; the group is closed in any case.
 static inline Status nccl_group_(NcclTransport* t, const CommBlock* sent, int num_sent, const CommBlock* received,
                                  int num_received, cudaStream_t stream) {
@@ -171,15 +158,9 @@ static inline Status nccl_group_(NcclTransport* t, const CommBlock* sent, int nu
 static inline Status nccl_exchange_(void* context, const CommBlock* sent, int num_sent, const CommBlock* received,
                                     int num_received, void* stream) {
     NcclTransport* t = (NcclTransport*)context;
-    int rank = comm_rank(t->processes), others = 0;
     TRY(comm_health(t->processes));
-    nccl_copy_own_(rank, sent, num_sent, received, num_received, (cudaStream_t)stream);
-    for (int i = 0; i < num_sent; i++) { others |= sent[i].rank != rank && sent[i].bytes > 0; }
-    for (int i = 0; i < num_received; i++) { others |= received[i].rank != rank && received[i].bytes > 0; }
-    if (!others) { return status_now(); }
     TRY(nccl_group_(t, sent, num_sent, received, num_received, (cudaStream_t)stream));
-    TRY(nccl_wait(t, "an exchange", 0.0));
-    return status_now();
+    return nccl_wait(t, "an exchange", 0.0);
 }
 
 static inline Status nccl_merge_(void* context, void* numbers, size_t count, CommNumber type, void* stream) {
@@ -229,42 +210,6 @@ static inline void nccl_close_(void* context) {
 // ----------------------------------------------------------------------------
 // Opening
 
-// What a process sends about its GPU
-typedef struct {
-    char uuid[16]; // of the GPU
-    char machine[64], bus[32];
-    int version; // of NCCL
-} NcclPeer;
-
-// An error, in all processes, where two of them share a GPU or their NCCL versions differ.
-static inline Status nccl_check_peers_(NcclTransport* t) {
-    cudaDeviceProp properties;
-    TRY(cuda_try(cudaGetDeviceProperties(&properties, t->device)));
-    std::vector<NcclPeer> peers((size_t)comm_size(t->processes));
-    NcclPeer& own = peers[comm_rank(t->processes)];
-    own.version = t->library.version;
-    memcpy(own.uuid, &properties.uuid, sizeof(own.uuid));
-    if (gethostname(own.machine, sizeof(own.machine) - 1) != 0) { strcpy(own.machine, "a machine"); }
-    TRY(cuda_try(cudaDeviceGetPCIBusId(own.bus, sizeof(own.bus), t->device)));
-    TRY(comm_gather(t->processes, peers.data(), sizeof(NcclPeer)));
-    for (size_t i = 0; i < peers.size(); i++) {
-        for (size_t j = 0; j < i; j++) {
-            if (memcmp(peers[i].uuid, peers[j].uuid, sizeof(own.uuid)) != 0) { continue; }
-            return status_fail(
-                "rank %zu and rank %zu both have GPU %s of %s; each process needs its own: start fewer, or "
-                "let --gpus or the launcher choose them",
-                j, i, peers[i].bus, peers[i].machine);
-        }
-        if (peers[i].version != peers[0].version) {
-            char a[32], b[32];
-            return status_fail("rank %zu has NCCL %s, rank 0 has %s; NCCL_LIBRARY= names a file", i,
-                               nccl_version_text(a, sizeof(a), peers[i].version),
-                               nccl_version_text(b, sizeof(b), peers[0].version));
-        }
-    }
-    return STATUS_OK;
-}
-
 // Waits for the stream; an error as soon as a process has failed.
 static inline Status nccl_synchronize_(NcclTransport* t, cudaStream_t stream) {
     for (cudaError_t error; (error = cudaStreamQuery(stream)) != cudaSuccess; poll(NULL, 0, 1)) {
@@ -312,7 +257,6 @@ static inline Status nccl_start_(NcclTransport* t, int ctas) {
     int size = comm_size(t->processes), rank = comm_rank(t->processes);
     TRY(cuda_try(cudaSetDevice(t->device)));
     TRY(nccl_load(&t->library));
-    TRY(nccl_check_peers_(t));
     memset(&id, 0, sizeof(id));
     int result = rank == 0 ? t->library.GetUniqueId(&id) : NCCL_SUCCESS;
     if (result != NCCL_SUCCESS) { return nccl_fail(t, "ncclGetUniqueId", result); }

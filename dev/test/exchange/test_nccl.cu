@@ -232,7 +232,7 @@ static const size_t SIZES[] = {0, 1, 3, 4, 1000, 65537, 1 << 20};
 enum { BLOCKS = 3, LARGEST = (1 << 20) + 256 };
 static size_t size_of_block(unsigned seed) { return SIZES[seed * 2246822519u >> 8 & 1 ? seed % 7 : seed / 7 % 7]; }
 
-// Rounds of several blocks to and from each rank, itself too, of all sizes, between kernels and without a synchronisation.
+// Rounds of several blocks to and from each rank, of which its own are not moved, of all sizes, between kernels and without a synchronisation.
 static void exchanges(Comm* c) {
     int rank = comm_rank(c), size = comm_size(c), num = size * BLOCKS;
     open_nccl(c);
@@ -256,6 +256,7 @@ static void exchanges(Comm* c) {
         cuda_check(cudaMemsetAsync(received, 0, (size_t)num * LARGEST, stream));
         check(comm_tensor_exchange(c, out.data(), num, in.data(), num, stream));
         for (int i = 0; i < num; i++) {
+            if (i % size == rank) { continue; }
             compare_kernel<<<LARGEST / 256, 256, 0, stream>>>(wrong, (unsigned char*)in[i].data, in[i].bytes,
                                                               seed(i % size, rank, i / size));
         }
@@ -345,14 +346,7 @@ static void fails(Comm* c) {
 }
 static void dies_while_opening(Comm* c) {
     if (last_rank(c)) {
-        NcclPeer* peers = (NcclPeer*)calloc_check((size_t)comm_size(c), sizeof(NcclPeer)); // as nccl_open, up to the id
-        NcclId id = {};
-        static Nccl n;
-        check(nccl_load(&n));
-        cuda_check(cudaSetDevice(comm_rank(c)));
-        peers[comm_rank(c)].version = n.version;
-        peers[comm_rank(c)].uuid[0] = 1;
-        check(comm_gather(c, peers, sizeof(NcclPeer)));
+        NcclId id = {}; // as nccl_open, up to here
         check(comm_broadcast(c, &id, sizeof(id), 0));
         poll(NULL, 0, 500);
         _exit(3);
@@ -426,7 +420,7 @@ int main() {
         return unit_end();
     }
     std::vector<Ended> ended = run(2, 20, same_gpu);
-    for (int i = 0; i < 2; i++) { check_error(ended, i, "rank 0 and rank 1 both have GPU", 60); }
+    for (int i = 0; i < 2; i++) { check_error(ended, i, "Duplicate GPU", 60); }
     if (gpus < 2) {
         printf("processes on several GPUs: skipped, one GPU here\n");
         return unit_end();
