@@ -84,12 +84,6 @@ static inline CheckpointPaths checkpoint_paths(const char* directory, int step) 
     return p;
 }
 
-// The same; fails where they are empty.
-NOINLINE Status checkpoint_find_(CheckpointPaths* p, const char* directory, int step) {
-    *p = checkpoint_paths(directory, step);
-    return p->model[0] != '\0' ? STATUS_OK : status_fail("-o: the path is longer than 960 bytes: %s", directory);
-}
-
 static inline void checkpoint_delete(const char* directory, int step) {
     CheckpointPaths paths = checkpoint_paths(directory, step);
     remove(paths.done); // first: without it the other files are no checkpoint
@@ -122,10 +116,10 @@ static inline void checkpoint_write_behind_(CheckedWriter* file) {
 static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSource* from, GPT2Block block) {
     const GPT2Info* info = gpt2_info(from->model);
     size_t bytes = gpt2_block_bytes(from->model, block);
-    size_t element = block == GPT2_WEIGHTS ? info->weight_bytes : sizeof(float);
     char name[CHECKPOINT_NAME];
     FiniteCheck check;
-    finite_check_begin(&check, info->config, element, checkpoint_block_name_(name, file->file.path, block));
+    finite_check_begin(&check, info->config, gpt2_element(info, block),
+                       checkpoint_block_name_(name, file->file.path, block));
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = shards_piece(bytes - i);
         if (__atomic_load_n(&from->give_up, __ATOMIC_RELAXED)) { return status_fail("given up for a newer one"); }
@@ -217,14 +211,13 @@ static inline Status checkpoint_write_files_(CheckpointSource* from, const RunSt
 // Writes the checkpoint of a step, in rank 0, while the other processes are in shards_serve; shards_end is the caller's. After
 // an error nothing new is left in the directory, and `from` says whether a number was not finite.
 NOINLINE Status checkpoint_write(CheckpointSource* from, const RunState* run, const char* directory) {
-    CheckpointPaths paths;
+    CheckpointPaths paths = checkpoint_paths(directory, run->step);
     CheckedWriter model, state;
     int in_place = 0;
     memset(&model, 0, sizeof(model));
     memset(&state, 0, sizeof(state));
     status_clear();
     from->not_finite = 0;
-    TRY(checkpoint_find_(&paths, directory, run->step));
     TRY(checkpoint_make_directory_(directory));
     Status result = checkpoint_write_files_(from, run, &paths, &model, &state, &in_place);
     if (result == STATUS_OK) { return STATUS_OK; }
@@ -305,7 +298,7 @@ static inline Status checkpoint_read_block_(GPT2* model, GPT2Block block, GPT2Co
                                             CheckedReader* file) {
     size_t bytes = size_mul(count, sizeof(float)), most = shards_piece(bytes);
     int wanted = model != NULL && gpt2_block_bytes(model, block) > 0;
-    size_t scratch = wanted && shards_has(model, block) ? most : 0;
+    size_t scratch = wanted && gpt2_is_sharded(gpt2_info(model), block) ? most : 0;
     char* buffer = (char*)malloc(most + scratch);
     Status result = buffer ? STATUS_OK : status_fail("out of memory: %zu bytes to read a checkpoint", most + scratch);
     char name[CHECKPOINT_NAME];
@@ -384,13 +377,12 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
 // Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
 // or NULL, is told how much of them has been read.
 NOINLINE Status checkpoint_verify(const char* directory, int step, void (*report)(size_t done, size_t total)) {
-    CheckpointPaths paths;
+    CheckpointPaths paths = checkpoint_paths(directory, step);
     CheckedReader state;
     ModelReader model;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     RunState run;
     memset(&run, 0, sizeof(run));
-    TRY(checkpoint_find_(&paths, directory, step));
     TRY(checkpoint_open_(&state, &model, &paths, step));
     model.file.report = state.report = report;
     model.file.report_total = state.report_total = size_add(model.file.body_bytes, state.body_bytes);
@@ -476,20 +468,17 @@ NOINLINE Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers*
     return result;
 }
 
-static inline Status checkpoint_read(GPT2* model, DataLoader* loader, Outliers* outliers, const char* directory,
-                                     int step) {
-    CheckpointPaths paths;
-    TRY(checkpoint_find_(&paths, directory, step));
+NOINLINE Status checkpoint_read(GPT2* model, DataLoader* loader, Outliers* outliers, const char* directory, int step) {
+    CheckpointPaths paths = checkpoint_paths(directory, step);
     return checkpoint_read_files(model, loader, outliers, &paths, step);
 }
 
 // What run wrote the checkpoint, with what settings: all 0 if it does not say. run_identity_free frees it. The header is
 // verified here, the text by checkpoint_verify.
 static inline Status checkpoint_read_identity(RunIdentity* identity, const char* directory, int step) {
-    CheckpointPaths paths;
+    CheckpointPaths paths = checkpoint_paths(directory, step);
     CheckedReader file;
     memset(identity, 0, sizeof(*identity));
-    TRY(checkpoint_find_(&paths, directory, step));
     Status result = checkpoint_open_state_(&file, paths.state);
     size_t bytes = result == STATUS_OK ? (size_t)file.header[STATE_SETTINGS] : 0;
     if (result == STATUS_OK) {

@@ -38,13 +38,6 @@ typedef struct {
     char message[STATUS_BYTES];
 } ShardsEnd;
 
-// To rank 0. The numbers follow, or, where they could not be read, a message of STATUS_BYTES.
-typedef struct {
-    int32_t failed;
-    int32_t unused;
-    uint64_t bytes;
-} ShardsAnswer;
-
 // The source of the blocks: gpt2_copy_out, or gpt2_read_snapshot while training continues.
 typedef struct {
     GPT2* model;
@@ -52,7 +45,7 @@ typedef struct {
     char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
     int not_finite; // set where a number is not finite
     int give_up;    // set by another thread to abandon this checkpoint; atomic
-    char* packed;   // rank 0 of several processes, by shards_open: CHECKPOINT_BUFFER bytes, an answer
+    char* packed;   // rank 0 of several processes: CHECKPOINT_BUFFER bytes, an answer
 } CheckpointSource;
 
 // A source that reads from the model itself.
@@ -66,11 +59,6 @@ static inline CheckpointSource checkpoint_source(GPT2* model, char* buffer) {
 }
 
 static inline Comm* shards_comm(const GPT2* model) { return gpt2_info(model)->settings.comm; }
-
-// 1 if a block is sharded: this process has only its own elements.
-static inline int shards_has(const GPT2* model, GPT2Block block) {
-    return gpt2_info(model)->sharded && block >= GPT2_MOMENTS1;
-}
 
 // ----------------------------------------------------------------------------
 // Numbers in their places in a piece of a block, from element `first` on, and one process's of them, one after the other
@@ -103,39 +91,13 @@ static inline size_t shards_count(const GPT2* model, int rank, size_t offset, si
 // ----------------------------------------------------------------------------
 // Saving: rank 0
 
-// Allocates memory for answers, if there are other processes.
-static inline void shards_open(CheckpointSource* from) {
-    Comm* comm = shards_comm(from->model);
-    if (comm_size(comm) > 1 && comm_rank(comm) == 0) { from->packed = (char*)malloc_check(CHECKPOINT_BUFFER); }
-}
-
-static inline void shards_close(CheckpointSource* from) {
-    free(from->packed);
-    from->packed = NULL;
-}
-
-// Receives the answer of a process that was asked and puts its numbers into from->buffer. *failed becomes 1, and its message
-// this thread's, where it could not read them; an error is one of the connection.
-static inline Status shards_receive_(CheckpointSource* from, const ShardsRequest* asked, int rank, int* failed) {
-    Comm* comm = shards_comm(from->model);
-    char message[STATUS_BYTES];
-    ShardsAnswer answer = {0, 0, 0};
-    size_t first = (size_t)asked->offset / sizeof(float), count = (size_t)asked->bytes / sizeof(float);
-    size_t own = sizeof(float) * shards_count(from->model, rank, (size_t)asked->offset, (size_t)asked->bytes);
+// Receives the numbers of a process that was asked into their places in from->buffer.
+static inline Status shards_receive_(CheckpointSource* from, int rank, size_t offset, size_t bytes) {
+    size_t own = sizeof(float) * shards_count(from->model, rank, offset, bytes);
     if (own == 0) { return STATUS_OK; }
-    TRY(comm_background_receive(comm, rank, &answer, sizeof(answer)));
-    if (answer.failed) {
-        TRY(comm_background_receive(comm, rank, message, sizeof(message)));
-        message[sizeof(message) - 1] = '\0';
-        *failed = 1;
-        status_fail("rank %d: %s", rank, message);
-        return STATUS_OK;
-    }
-    if (answer.bytes != own) {
-        return status_fail("rank %d has %zu bytes of a checkpoint's piece, not %zu", rank, (size_t)answer.bytes, own);
-    }
-    TRY(comm_background_receive(comm, rank, from->packed, own));
-    shards_move(gpt2_layout(from->model), rank, first, count, SHARDS_UNPACK, from->packed, from->buffer);
+    TRY(comm_background_receive(shards_comm(from->model), rank, from->packed, own));
+    shards_move(gpt2_layout(from->model), rank, offset / sizeof(float), bytes / sizeof(float), SHARDS_UNPACK,
+                from->packed, from->buffer);
     return STATUS_OK;
 }
 
@@ -150,14 +112,14 @@ static inline size_t shards_piece(size_t left) {
 static inline Status shards_read(CheckpointSource* from, GPT2Block block, size_t offset, size_t bytes) {
     Comm* comm = shards_comm(from->model);
     ShardsRequest request = {(int32_t)block, 0, offset, bytes};
-    int size = shards_has(from->model, block) ? comm_size(comm) : 1;
+    int size = gpt2_is_sharded(gpt2_info(from->model), block) ? comm_size(comm) : 1;
     for (int rank = 1; rank < size; rank++) {
         if (shards_count(from->model, rank, offset, bytes) == 0) { continue; }
         TRY(comm_background_send(comm, rank, &request, sizeof(request)));
     }
-    int failed = from->read(from->model, from->buffer, block, offset, bytes) != STATUS_OK;
-    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, &request, rank, &failed)); }
-    return failed ? STATUS_ERROR : STATUS_OK;
+    Status own = from->read(from->model, from->buffer, block, offset, bytes);
+    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, rank, offset, bytes)); }
+    return own;
 }
 
 // The end of a save, for every process that answers.
@@ -175,28 +137,20 @@ static inline void shards_end(CheckpointSource* from, const ShardsEnd* end) {
 // ----------------------------------------------------------------------------
 // Saving: the others
 
+// Sends rank 0 this process's numbers of a piece. Where they cannot be read, the GPU is lost, and the run of all ends.
 static inline Status shards_answer_(CheckpointSource* from, const ShardsRequest* r) {
     Comm* comm = shards_comm(from->model);
-    char message[STATUS_BYTES] = "";
-    ShardsAnswer answer = {0, 0, 0};
     size_t offset = (size_t)r->offset, bytes = (size_t)r->bytes;
-    Status status = bytes <= CHECKPOINT_BUFFER && r->block >= 0 && r->block <= (int)GPT2_MASTER_WEIGHTS
-                        ? from->read(from->model, from->buffer, (GPT2Block)r->block, offset, bytes)
-                        : status_fail("rank 0 asks for %zu bytes of block %d", bytes, (int)r->block);
-    if (status != STATUS_OK) {
-        snprintf(message, sizeof(message), "%s", status_message());
-        status_clear();
-        answer.failed = 1;
-        TRY(comm_background_send(comm, 0, &answer, sizeof(answer)));
-        return comm_background_send(comm, 0, message, sizeof(message));
+    if (from->read(from->model, from->buffer, (GPT2Block)r->block, offset, bytes) != STATUS_OK) {
+        comm_fail(comm, status_message());
+        return STATUS_ERROR;
     }
-    answer.bytes = sizeof(float) * shards_move(gpt2_layout(from->model), comm_rank(comm), offset / sizeof(float),
-                                               bytes / sizeof(float), SHARDS_PACK, from->buffer, from->buffer);
-    TRY(comm_background_send(comm, 0, &answer, sizeof(answer)));
-    return comm_background_send(comm, 0, from->buffer, (size_t)answer.bytes);
+    size_t own = sizeof(float) * shards_move(gpt2_layout(from->model), comm_rank(comm), offset / sizeof(float),
+                                             bytes / sizeof(float), SHARDS_PACK, from->buffer, from->buffer);
+    return comm_background_send(comm, 0, from->buffer, own);
 }
 
-// Answers rank 0 until the save is over; *end is its result. Returns an error only of the connection.
+// Answers rank 0 until the save is over; *end is its result.
 static inline Status shards_serve(CheckpointSource* from, ShardsEnd* end) {
     Comm* comm = shards_comm(from->model);
     ShardsRequest request;
@@ -221,7 +175,7 @@ static inline Status shards_spread(GPT2* model, GPT2Block block, char* piece, ch
     Comm* comm = shards_comm(model);
     const ParameterLayout* l = gpt2_layout(model);
     size_t first = offset / sizeof(float), count = bytes / sizeof(float), n;
-    if (!shards_has(model, block)) { return comm_broadcast(comm, piece, bytes, 0); }
+    if (!gpt2_is_sharded(gpt2_info(model), block)) { return comm_broadcast(comm, piece, bytes, 0); }
     if (comm_rank(comm) == 0) {
         for (int rank = 1; rank < comm_size(comm); rank++) {
             n = shards_move(l, rank, first, count, SHARDS_PACK, packed, piece);

@@ -56,7 +56,7 @@ typedef struct {
 
 // 1 if a save reads this process's model: rank 0 writes all weights, the others send their shards.
 static inline int checkpoint_writer_reads_(const CheckpointWriter* w) {
-    return comm_rank(w->comm) == 0 || shards_has(w->source.model, GPT2_MOMENTS1);
+    return comm_rank(w->comm) == 0 || gpt2_info(w->source.model)->sharded;
 }
 
 // Called after gpt2_allocate. Allocates the snapshot; where there is not enough memory, the caller's thread writes the saves.
@@ -67,7 +67,9 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
     w->comm = shards_comm(model);
     w->pinned = gpt2_host_alloc(CHECKPOINT_BUFFER);
     w->source = checkpoint_source(model, (char*)(w->pinned ? w->pinned : malloc_check(CHECKPOINT_BUFFER)));
-    shards_open(&w->source);
+    if (comm_size(w->comm) > 1 && comm_rank(w->comm) == 0) {
+        w->source.packed = (char*)malloc_check(CHECKPOINT_BUFFER);
+    }
     int wanted = w->settings.in_background && checkpoint_writer_reads_(w);
     if (wanted && gpt2_allocate_snapshot(model) != STATUS_OK) {
         printf("note: no memory for a snapshot: training waits while a checkpoint is written\n");
@@ -229,7 +231,7 @@ static inline void checkpoint_writer_save(CheckpointWriter* w, const DataLoader*
 // Waits for the last save; returns its result.
 static inline CheckpointResult checkpoint_writer_close(CheckpointWriter* w) {
     CheckpointResult result = checkpoint_writer_wait(w);
-    shards_close(&w->source);
+    free(w->source.packed);
     w->pinned ? gpt2_host_free(w->pinned) : free(w->source.buffer);
     memset(w, 0, sizeof(*w));
     return result;

@@ -570,32 +570,15 @@ static void done_comes_when_all_is_on_the_disk(void) {
     }
 }
 
-static int too_long(Status status) {
-    int ok = status == STATUS_ERROR && strstr(status_message(), "-o: the path is longer than 960 bytes: xxxx") != NULL;
-    status_clear();
-    return ok;
-}
-
-static void a_path_that_is_too_long_ends_nothing(void) {
+static void a_path_that_is_too_long_names_no_file(void) {
     char name[1000];
-    GPT2 model = make_model(1, 1.0f);
-    CheckpointSource source = source_of(&model);
-    DataLoader d;
-    Outliers outliers;
-    RunIdentity found;
-    RunState run;
     memset(name, 'x', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
-    memset(&run, 0, sizeof(run));
-    open_loader(&d, 1);
-    CHECK(too_long(checkpoint_write(&source, &run, name)) && too_long(checkpoint_verify(name, 1, NULL)));
-    CHECK(too_long(checkpoint_read(&model, &d, &outliers, name, 1)));
-    CHECK(too_long(checkpoint_read_identity(&found, name, 1)));
-    checkpoint_delete(name, 1);
+    CHECK(checkpoint_paths(name, 1).model[0] == '\0' && checkpoint_paths(name, 1).done[0] == '\0');
+    CHECK(checkpoint_verify(name, 1, NULL) == STATUS_ERROR);
+    status_clear();
     name[960] = '\0';
     CHECK(strlen(checkpoint_paths(name, 1).state) > 960);
-    dataloader_close(&d);
-    free_model(&model);
 }
 
 int main(int argc, char** argv) {
@@ -621,7 +604,7 @@ int main(int argc, char** argv) {
     a_write_that_fails_keeps_the_last_checkpoint();
     an_older_checkpoint_of_the_step();
     a_directory_that_was_deleted_is_made_again();
-    a_path_that_is_too_long_ends_nothing();
+    a_path_that_is_too_long_names_no_file();
     done_comes_when_all_is_on_the_disk();
     return unit_end();
 }
