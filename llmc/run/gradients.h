@@ -38,31 +38,15 @@ typedef struct {
 
 static inline int step_is_finite(StepResult r) { return isfinite(r.loss) && isfinite(r.norm); }
 
-// 1 if the loader's orders are those of the copy: a new shard or epoch changes them, and the generator with them.
-static inline int train_step_same_orders_(const DataLoader* d, const DataLoaderState* copy) {
-    return d->should_shuffle && copy->shuffled && copy->shard == d->current_shard_idx &&
-           copy->num_samples == d->shard_num_samples &&
-           memcmp(&copy->rng, &d->shuffle_rng, sizeof(d->shuffle_rng)) == 0;
-}
-
-// Saves the loader's position; copies its orders, which may be long, only if they have changed.
-static inline void train_step_remember_(const DataLoader* d, DataLoaderState* copy) {
-    if (train_step_same_orders_(d, copy)) {
-        copy->sample = d->current_sample_idx;
-        return;
-    }
-    dataloader_state_free(copy);
-    dataloader_get_state(d, copy);
-}
-
+// Saves the loader's position: the one before the batch that train_step_ahead has read, if it has.
 static inline void train_step_begin(TrainStep* s) {
-    DataLoaderState before = s->begin;
+    dataloader_state_free(&s->begin);
     if (!s->ahead) {
-        train_step_remember_(s->loader, &s->begin);
+        dataloader_get_state(s->loader, &s->begin);
         return;
     }
     s->begin = s->next;
-    s->next = before;
+    memset(&s->next, 0, sizeof(s->next));
 }
 
 // Resets the loader to its position at train_step_begin, even if its files cannot be read.
@@ -110,7 +94,8 @@ static inline Status train_step_micro_(TrainStep* s, int micro) {
 //
 // If the batch cannot be read, the next step reports it.
 static inline void train_step_ahead(TrainStep* s) {
-    train_step_remember_(s->loader, &s->next);
+    dataloader_state_free(&s->next);
+    dataloader_get_state(s->loader, &s->next);
     s->ahead = 1;
     if (dataloader_next(s->loader, &s->inputs, &s->targets) == STATUS_OK) {
         train_step_forward_(s, s->inputs);

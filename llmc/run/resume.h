@@ -32,7 +32,6 @@ typedef struct {
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
     RunIdentity flags;    // main.flags: of the run before, then of this one
-    char* command;        // the command of the run that -y 1 goes on with; NULL: none
     uint64_t log;         // rank 0: the id in main.log; 0 if it does not say
 } RunStart;
 
@@ -62,8 +61,7 @@ static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
         snprintf(what, sizeof(what), "parts of a checkpoint");
     }
     if (scan->log_has_lines) { strcat(what, what[0] ? ", main.log" : "main.log"); }
-    fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder%s%s", s->folder.path, what, why,
-          s->command ? ". The run's command: " : "", s->command ? s->command : "");
+    fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder", s->folder.path, what, why);
 }
 
 // Refuses a folder that cannot be created, or in which nothing can be saved, before a model is built for it.
@@ -131,8 +129,8 @@ static inline void run_start_share_lines_(const RunStart* s, RunIdentity* id) {
 static inline void run_start_take_(const RunStart* s, Options* o) {
     char file[1024];
     snprintf(file, sizeof(file), "%.960s/main.flags", o->output_dir);
-    run_flags_take(o, &s->flags, CLI_TRAINER, file);
-    run_flags_take(o, &s->before, CLI_TRAINER, o->output_dir);
+    run_flags_take(o, &s->flags, file);
+    run_flags_take(o, &s->before, o->output_dir);
 }
 
 // Sets the flags that are not typed to those of the run that goes on. Which ones are typed, rank 0 says: their values are the
@@ -142,10 +140,7 @@ static inline void run_start_take_flags_(RunStart* s, Options* o) {
     if (root) { run_start_take_(s, o); }
     run_start_share_(s, o->typed, sizeof(o->typed));
     if (!root) { run_start_take_(s, o); }
-    char* words = run_flags_words(o, CLI_TRAINER, NULL, NULL);
-    if (root && words[0] != '\0') { printf("note: -y 1 takes from the run in %s:%s\n", o->output_dir, words); }
-    free(words);
-    s->command = run_flags_command(o->output_dir, &s->flags, &s->before);
+    if (root) { run_flags_note(stdout, o, o->output_dir); }
 }
 
 // Finds the checkpoint to resume from, and takes its flags. On return rank 0 holds the folder's lock.
@@ -328,15 +323,16 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
         d.changing++;
     }
     if (d.fixed > 0) {
-        fatal("-y 1: checkpoint %d in %s cannot be resumed with %d of these settings (see the notes above); give its "
-              "own. The run's command: %s",
-              s->step, o->output_dir, d.fixed, s->command);
+        fatal(
+            "-y 1: checkpoint %d in %s cannot be resumed with %d of these settings (see the notes above); leave their "
+            "flags out to take the run's own",
+            s->step, o->output_dir, d.fixed);
     }
     if (d.changing > 0 && !o->resume_anyway) {
-        fatal(
-            "-y 1: %d of these settings (see the notes above) change the result of the run in %s at step %d; give its "
-            "own, or say --resume-anyway. The run's command: %s",
-            d.changing, o->output_dir, s->step, s->command);
+        fatal("-y 1: %d of these settings (see the notes above) change the result of the run in %s at step %d; leave "
+              "their "
+              "flags out to take the run's own, or say --resume-anyway",
+              d.changing, o->output_dir, s->step);
     }
 }
 
@@ -390,8 +386,6 @@ static inline void run_start_close(RunStart* s) {
     run_identity_free(&s->identity);
     run_identity_free(&s->before);
     run_identity_free(&s->flags);
-    free(s->command);
-    s->command = NULL;
 }
 
 #endif

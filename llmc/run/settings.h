@@ -184,75 +184,43 @@ static inline Status run_flags_write(const RunIdentity* lines, const char* folde
 
 static char* run_flags_texts_; // that flags point to, each with the one before it at its beginning
 
-// A copy of a value, which lasts as long as the program.
+// A copy of a value, which lasts as long as the program. It is a file's, and must not steer a terminal.
 static inline const char* run_flags_text_(IdentityLine line) {
     const size_t before = sizeof(run_flags_texts_);
     char* block = (char*)calloc_check(before + line.value_length + 1, 1);
     memcpy(block, &run_flags_texts_, before);
     run_flags_texts_ = block;
     memcpy(block + before, line.value, line.value_length);
+    mask_controls(block + before, line.value_length);
     return block + before;
 }
 
-// Sets the flags of the trainers `who` that are not typed to the values of the lines. A value that its flag cannot have ends
+// Sets the flags of this trainer that are not typed to the values of the lines. A value that its flag cannot have ends
 // the program with one line that names the file.
-static inline void run_flags_take(Options* o, const RunIdentity* lines, int who, const char* file) {
+static inline void run_flags_take(Options* o, const RunIdentity* lines, const char* file) {
     const char *p = lines->text, *end = p + lines->text_bytes;
     while (p < end) {
         IdentityLine line = run_identity_next_line(&p, end);
         const CliFlag* f = line.effect >= 0 ? run_identity_flag(line) : NULL;
-        if (f == NULL || !(f->who & who) || f->effect == CLI_COMMAND || o->typed[f - cli_flags]) { continue; }
+        if (f == NULL || !(f->who & CLI_TRAINER) || f->effect == CLI_COMMAND || o->typed[f - cli_flags]) { continue; }
         char name[1200];
         snprintf(name, sizeof(name), "%s: %s", file, f->long_name);
         cli_set(o, f, name, run_flags_text_(line));
     }
 }
 
-// Prints a word, quoted for a shell where it must be.
-static inline void run_flags_quote_(FILE* out, const char* word) {
-    size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,@%+=-");
-    if (word[0] != '\0' && word[plain] == '\0') {
-        fputs(word, out);
-        return;
-    }
-    fputc('\'', out);
-    for (; *word != '\0'; word++) { *word == '\'' ? fputs("'\\''", out) : fputc(*word, out); }
-    fputc('\'', out);
-}
-
-// " -b 8 -t 64", which the caller frees: the flags of the trainers `who` that have another value than their default, but for
-// those that are typed. Behind the beginning of a command, where a program is named.
-static inline char* run_flags_words(const Options* o, int who, const char* program, const char* folder) {
-    char *text = NULL, number[64];
-    size_t bytes;
-    FILE* out = open_memstream(&text, &bytes);
-    if (out == NULL) { fatal("out of memory: no room for the flags of the run"); }
-    if (program != NULL) {
-        fprintf(out, "./%s -o ", program);
-        run_flags_quote_(out, folder);
-        fputs(" -y 1", out);
-    }
+// Notes the flags that are taken from the run, those that are not typed and have another value than their default.
+static inline void run_flags_note(FILE* out, const Options* o, const char* folder) {
+    char number[64];
+    int count = 0;
     for (int i = 0; i < NUM_CLI_FLAGS; i++) {
         const CliFlag* f = &cli_flags[i];
-        if (!(f->who & who) || f->effect == CLI_COMMAND || o->typed[i]) { continue; }
+        if (!(f->who & CLI_TRAINER) || f->effect == CLI_COMMAND || o->typed[i]) { continue; }
         if (!cli_differs(o, &cli_default_options, f)) { continue; }
-        fprintf(out, " %s ", f->short_name ? f->short_name : f->long_name);
-        run_flags_quote_(out, cli_value(o, f, number));
+        if (count++ == 0) { fprintf(out, "note: -y 1 takes from the run in %s:", folder); }
+        fprintf(out, " %s %s", f->short_name ? f->short_name : f->long_name, cli_value(o, f, number));
     }
-    if (fclose(out) != 0) { fatal("out of memory: no room for the flags of the run"); }
-    mask_controls(text, bytes); // a file's text must not steer a terminal
-    return text;
-}
-
-// "./train_gpt2 -o log -y 1 -b 8 -t 64": the command that goes on with a run of these lines, those of main.flags and of its
-// checkpoint, as a shell reads it. The caller frees it.
-static inline char* run_flags_command(const char* folder, const RunIdentity* lines, const RunIdentity* checkpoint) {
-    Options o = cli_defaults();
-    char program[64];
-    run_flags_take(&o, lines, FOR_BOTH, folder);
-    run_flags_take(&o, checkpoint, FOR_BOTH, folder);
-    int known = run_identity_value(lines->text, lines->text_bytes, "program", program, sizeof(program));
-    return run_flags_words(&o, FOR_BOTH, known ? program : CLI_PROGRAM, folder);
+    if (count > 0) { fputc('\n', out); }
 }
 
 #endif
