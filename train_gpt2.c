@@ -401,7 +401,7 @@ Status gpt2_available_memory(GPT2Memory* memory) {
     HostMemory host = host_memory("");
     memset(memory, 0, sizeof(*memory));
     status_clear();
-    memory->host_free = host.available, memory->host_total = host.total, memory->host_limit = host.limit;
+    memory->host_free = host.available, memory->host_limit = host.limit;
     return STATUS_OK;
 }
 
@@ -469,7 +469,7 @@ void gpt2_free(GPT2* model) {
     row_free(model, PLAN_MOMENTS1, model->m_memory);
     row_free(model, PLAN_MOMENTS2, model->v_memory);
     row_free(model, PLAN_ACTIVATIONS, model->acts_memory);
-    tensor_free(model->snapshot, gpt2_snapshot_bytes(&model->info));
+    row_free(model, PLAN_SNAPSHOT, model->snapshot);
     layout_free(&model->layout);
     free(model->exchange.sent); // and the rest
     free(model);
@@ -478,29 +478,19 @@ void gpt2_free(GPT2* model) {
 // ----------------------------------------------------------------------------
 // Parameters, gradients, moments
 
-// Copies bytes offset .. offset+bytes-1 of a block, which are in table order in `host`, out of `memory` or, with `in`, into it.
-static Status gpt2_copy(const GPT2* model, char* memory, GPT2Block block, void* host, size_t offset, size_t bytes,
-                        int in) {
-    int sharded = gpt2_is_sharded(&model->info, block);
-    size_t size = sizeof(float), first = offset / size, count = bytes / size;
-    TRY(gpt2_check_range(model, block, offset, bytes));
-    for (size_t i = 0; i < count;) {
-        LayoutRun run = layout_run(&model->layout, first + i, count - i);
-        char *p = (char*)host + i * size, *at = memory + (sharded ? run.shard_offset : run.offset) * size;
-        if (!sharded || run.rank == model->info.rank) { memcpy(in ? at : p, in ? p : at, run.count * size); }
-        i += run.count;
-    }
+static Status copy_host_in(char* memory, char* host, size_t bytes) {
+    memcpy(memory, host, bytes);
     return STATUS_OK;
 }
 
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
-    return gpt2_copy(model, gpt2_block(model, block), block, host, offset, bytes, 0);
+    return gpt2_copy_runs(model, block, gpt2_block(model, block), (char*)host, offset, bytes, copy_host_out);
 }
 
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
     status_clear();
-    return gpt2_copy(model, gpt2_block(model, block), block, (void*)(uintptr_t)host, offset, bytes, 1);
+    return gpt2_copy_runs(model, block, gpt2_block(model, block), (char*)(uintptr_t)host, offset, bytes, copy_host_in);
 }
 
 Status gpt2_set_parameters(GPT2* model, const float* params) {
@@ -512,53 +502,11 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     return STATUS_OK;
 }
 
-// ----------------------------------------------------------------------------
-// Snapshot
-
-// A block in the snapshot: weights, first moments, second moments
-static char* gpt2_snapshot_block(const GPT2* model, GPT2Block block) {
-    size_t weights = model->info.elements, moments = model->info.shard_elements;
-    size_t at = block == GPT2_WEIGHTS ? 0 : block == GPT2_MOMENTS1 ? weights : weights + moments;
-    return (char*)model->snapshot + at * sizeof(float);
+// All threads copy, to pages that have been touched before.
+static void snapshot_copy(GPT2* model, void* to, const void* from, size_t bytes) {
+    (void)model;
+    parallel_copy(to, from, bytes);
 }
-
-static void gpt2_fill_snapshot(GPT2* model) {
-    static const GPT2Block blocks[] = {GPT2_WEIGHTS, GPT2_MOMENTS1, GPT2_MOMENTS2};
-    for (int i = 0; i < 3; i++) {
-        size_t elements = blocks[i] == GPT2_WEIGHTS ? model->info.elements : model->info.shard_elements;
-        parallel_copy(gpt2_snapshot_block(model, blocks[i]), gpt2_block(model, blocks[i]), elements * sizeof(float));
-    }
-}
-
-Status gpt2_allocate_snapshot(GPT2* model) {
-    GPT2Info* info = &model->info;
-    size_t bytes = gpt2_snapshot_bytes(info);
-    status_clear();
-    TRY(gpt2_check_training(info));
-    if (model->snapshot != NULL) { return status_fail("gpt2_allocate_snapshot: this model has its snapshot already"); }
-    model->snapshot = tensor_alloc(bytes, "a snapshot", PLAN_LESS_TO_TRAIN);
-    if (model->snapshot == NULL) { return STATUS_ERROR; }
-    info->memory_bytes += bytes;
-    gpt2_fill_snapshot(model); // touches its pages, so that the first snapshot does not wait for page faults
-    return STATUS_OK;
-}
-
-// A step waits for this copy alone: all threads copy, to pages that have been touched before.
-Status gpt2_take_snapshot(GPT2* model) {
-    status_clear();
-    if (model->snapshot == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
-    gpt2_fill_snapshot(model);
-    model->snapshot_taken = 1;
-    return STATUS_OK;
-}
-
-Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
-    status_clear();
-    TRY(gpt2_check_snapshot(model->snapshot_taken, block));
-    return gpt2_copy(model, gpt2_snapshot_block(model, block), block, host, offset, bytes, 0);
-}
-
-const char* gpt2_snapshot_place(const GPT2* model) { return model->snapshot == NULL ? "none" : "host"; }
 
 // ----------------------------------------------------------------------------
 // Finding faults

@@ -1,7 +1,7 @@
 /*
 The GPU trainer: GPT-2 in bf16 (fp32 master weights, fp32 gradients) or, with PRECISION=FP32, in fp32.
 
-This file is the model: forward, backward, update, the training loop, and then what they rest on: memory, copies, snapshots.
+This file is the model: forward, backward, update, the training loop, and then what they rest on: memory and copies.
 llmc/model/gpt2_model.h documents its functions; those that it shares with the CPU trainer are in gpt2_common.h. Attention and
 the GEMM groups are the variants that dev/cuda/attention/attention.cuh and dev/cuda/matmul/matmul.cuh choose; everything else is
 in llmc/. No floating-point sum uses atomics in an open order, so the same seed gives the same bits.
@@ -25,7 +25,6 @@ which the CPU trainer shares, too.
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
-#include "llmc/cuda/snapshot.cuh"
 
 // The function that opens the CommDevice of several processes; tests have their own.
 #ifndef GPT2_OPEN_DEVICE
@@ -84,7 +83,8 @@ struct GPT2 {
     // results
     Scalars *scalars, *scalars_host;
     float* logits_row; // (Vp), on the device
-    Snapshot snapshot;
+    void* snapshot;    // copies of the blocks after a step, page-locked on the host, or NULL
+    int snapshot_taken;
     // the GPU
     cudaDeviceProp device;
     cudaStream_t stream;
@@ -910,11 +910,12 @@ static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
 Status gpt2_available_memory(GPT2Memory* memory) {
     HostMemory host = host_memory("");
     cudaDeviceProp device;
+    size_t total;
     memset(memory, 0, sizeof(*memory));
     status_clear();
-    memory->host_free = host.available, memory->host_total = host.total, memory->host_limit = host.limit;
+    memory->host_free = host.available, memory->host_limit = host.limit;
     TRY(gpt2_find_gpu(&device));
-    TRY(cuda_try(cudaMemGetInfo(&memory->device_free, &memory->device_total)));
+    TRY(cuda_try(cudaMemGetInfo(&memory->device_free, &total)));
     memory->has_device = 1;
     return STATUS_OK;
 }
@@ -927,13 +928,12 @@ void gpt2_free(GPT2* model) {
     void* on_device[] = {model->params_memory, model->grads_memory, model->tree_memory, model->exchange.received,
                          model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
                          model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets};
-    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host};
+    void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host, model->snapshot};
     for (void* p : on_device) { cudaFree(p); }
     for (void* p : on_host) { cudaFreeHost(p); }
     exchange_free(&model->exchange);
     layout_free(&model->layout);
     free(model->token_counts);
-    snapshot_free(&model->snapshot);
     pass_graphs_free(&model->graphs);
     matmul_destroy(&model->matmul);
     if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }
@@ -953,42 +953,32 @@ static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKi
     return cuda_try(cudaDeviceSynchronize()); // a copy from pageable memory may still be in flight
 }
 
-// Calls act(position, memory offset, size) for each contiguous piece of bytes offset .. offset+bytes-1 of a block, all in
-// bytes: `position` counts from `offset`, the memory offset from the block's memory. Skips other processes' shards; stops at an
-// error.
-template <class Act>
-static Status gpt2_for_each_run(const GPT2* model, GPT2Block block, size_t offset, size_t bytes, const Act& act) {
-    const int sharded = gpt2_is_sharded(&model->info, block);
-    const size_t size = gpt2_element(&model->info, block), first = offset / size, count = bytes / size;
-    TRY(gpt2_check_range(model, block, offset, bytes));
-    for (size_t i = 0; i < count;) {
-        const LayoutRun run = layout_run(&model->layout, first + i, count - i);
-        if (!sharded || run.rank == model->info.rank) {
-            TRY(act(i * size, (sharded ? run.shard_offset : run.offset) * size, run.count * size));
-        }
-        i += run.count;
-    }
-    return STATUS_OK;
+static Status copy_device_out(char* memory, char* host, size_t bytes) {
+    return cuda_try(cudaMemcpy(host, memory, bytes, cudaMemcpyDeviceToHost));
+}
+static Status copy_device_in(char* memory, char* host, size_t bytes) {
+    return cuda_try(cudaMemcpy(memory, host, bytes, cudaMemcpyHostToDevice));
 }
 
-static Status gpt2_copy(const GPT2* model, GPT2Block block, char* host, size_t offset, size_t bytes, bool in) {
-    char* memory = gpt2_block(model, block);
+static Status gpt2_copy(const GPT2* model, GPT2Block block, char* host, size_t offset, size_t bytes, GPT2Copy copy) {
     TRY(cuda_try(cudaDeviceSynchronize()));
-    TRY(gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return cuda_try(in ? cudaMemcpy(memory + from, host + at, n, cudaMemcpyHostToDevice)
-                           : cudaMemcpy(host + at, memory + from, n, cudaMemcpyDeviceToHost));
-    }));
+    TRY(gpt2_copy_runs(model, block, gpt2_block(model, block), host, offset, bytes, copy));
     return cuda_try(cudaDeviceSynchronize()); // copies from pageable memory may still be in flight
 }
 
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
     status_clear();
-    return gpt2_copy(model, block, (char*)host, offset, bytes, false);
+    return gpt2_copy(model, block, (char*)host, offset, bytes, copy_device_out);
 }
 
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes) {
     status_clear();
-    return gpt2_copy(model, block, (char*)host, offset, bytes, true);
+    return gpt2_copy(model, block, (char*)host, offset, bytes, copy_device_in);
+}
+
+static void snapshot_copy(GPT2* model, void* to, const void* from, size_t bytes) {
+    gpt2_wait_weights(model);
+    cuda_try(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, model->stream));
 }
 
 // Sets a run of the weights, and their master weights, from `staging`, fp32 on the device.
@@ -1028,55 +1018,6 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     cuda_try(cudaDeviceSynchronize());
     cuda_try(cudaFree(staging));
     return status_now();
-}
-
-// ----------------------------------------------------------------------------
-// Snapshot
-
-Status gpt2_allocate_snapshot(GPT2* model) {
-    enum { BLOCKS = GPT2_MASTER_WEIGHTS + 1 };
-    const void* blocks[BLOCKS];
-    size_t sizes[BLOCKS], available = 0, total = 0, bytes = gpt2_snapshot_bytes(&model->info);
-    status_clear();
-    TRY(gpt2_check_training(&model->info));
-    if (model->snapshot.memory != NULL) {
-        return status_fail("gpt2_allocate_snapshot: this model has its snapshot already");
-    }
-    for (int i = 0; i < BLOCKS; i++) {
-        blocks[i] = gpt2_block(model, (GPT2Block)i);
-        size_t elements = i == GPT2_WEIGHTS ? model->info.elements : model->info.shard_elements;
-        sizes[i] = i == GPT2_GRADIENTS || blocks[i] == NULL ? 0 : elements * gpt2_element(&model->info, (GPT2Block)i);
-    }
-    TRY(cuda_try(cudaMemGetInfo(&available, &total)));
-    if (gpt2_snapshot_room(bytes, available, total)) {
-        if (snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 1) == STATUS_OK) {
-            model->info.memory_bytes += bytes;
-            return STATUS_OK;
-        }
-        status_clear(); // another process has taken the memory since
-    }
-    return snapshot_allocate(&model->snapshot, blocks, sizes, BLOCKS, 0);
-}
-
-Status gpt2_take_snapshot(GPT2* model) {
-    status_clear();
-    if (model->snapshot.memory == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
-    NvtxRange range("snapshot");
-    gpt2_wait_weights(model);
-    return snapshot_take(&model->snapshot, model->stream);
-}
-
-Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
-    status_clear();
-    TRY(gpt2_check_snapshot(model->snapshot.taken, block));
-    TRY(cuda_try(cudaSetDevice(gpt2_device))); // a new thread's current device is 0
-    return gpt2_for_each_run(model, block, offset, bytes, [&](size_t at, size_t from, size_t n) {
-        return snapshot_read(&model->snapshot, (char*)host + at, block, from, n);
-    });
-}
-
-const char* gpt2_snapshot_place(const GPT2* model) {
-    return model->snapshot.memory == NULL ? "none" : model->snapshot.on_gpu ? "GPU" : "host";
 }
 
 // ----------------------------------------------------------------------------

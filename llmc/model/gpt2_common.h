@@ -28,6 +28,9 @@ static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training);
 static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
                              int B, int T, int training);
 
+// to = from, of device memory after all work so far in the model's stream, which gpt2_synchronize waits for
+static void snapshot_copy(GPT2* model, void* to, const void* from, size_t bytes);
+
 // 1 if one of `count` numbers of `element` bytes each is not finite, or after an error: then the search ends.
 static int gpt2_scan(GPT2* model, const void* data, size_t count, size_t element);
 
@@ -151,7 +154,7 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     status_clear();
     if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
     TRY(gpt2_check_sizes(info->config, B, T));
-    TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 0));
+    TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 1));
     model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
     model->grads_memory = zeros_alloc(model, PLAN_GRADIENTS);
     model->tree_memory = zeros_alloc(model, PLAN_GRADIENT_TREE);
@@ -181,12 +184,80 @@ size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
     return gpt2_block(model, block) != NULL ? model->info.num_parameters * gpt2_element(&model->info, block) : 0;
 }
 
-// Refuses a range outside of a block, or one that begins or ends within a number.
-static inline Status gpt2_check_range(const GPT2* model, GPT2Block block, size_t offset, size_t bytes) {
-    size_t all = gpt2_block_bytes(model, block), size = gpt2_element(&model->info, block);
-    if (offset % size == 0 && bytes % size == 0) { return gpt2_check_block(all, offset, bytes); }
-    return status_fail("bytes %zu to %zu do not begin and end at whole numbers of %zu bytes (block of %zu)", offset,
-                       offset + bytes, size, all);
+// Copies a piece of a block between the model's memory and the host's
+typedef Status (*GPT2Copy)(char* memory, char* host, size_t bytes);
+
+static inline Status copy_host_out(char* memory, char* host, size_t bytes) {
+    memcpy(host, memory, bytes);
+    return STATUS_OK;
+}
+
+// Calls copy() for each contiguous piece of bytes offset .. offset+bytes-1 of a block, which are in table order in `host` and
+// in that of the layout in `memory`. Skips other processes' shards; stops at an error.
+static Status gpt2_copy_runs(const GPT2* model, GPT2Block block, char* memory, char* host, size_t offset, size_t bytes,
+                             GPT2Copy copy) {
+    size_t all = gpt2_block_bytes(model, block), size = gpt2_element(&model->info, block), count = bytes / size;
+    int sharded = gpt2_is_sharded(&model->info, block);
+    LayoutRun run;
+    if (offset % size != 0 || bytes % size != 0 || offset > all || bytes > all - offset) {
+        return status_fail("bytes %zu to %zu of a block of %zu, whose numbers have %zu", offset,
+                           size_add(offset, bytes), all, size);
+    }
+    for (size_t i = 0; i < count; i += run.count) {
+        run = layout_run(&model->layout, offset / size + i, count - i);
+        size_t at = (sharded ? run.shard_offset : run.offset) * size;
+        if (sharded && run.rank != model->info.rank) { continue; }
+        TRY(copy(memory + at, host + i * size, run.count * size));
+    }
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------
+// Snapshot: the memory of all blocks but the gradients, one after the other, on the host
+
+// Bytes of it in the snapshot
+static size_t gpt2_snapshot_part(const GPT2* model, GPT2Block block) {
+    size_t elements = block == GPT2_WEIGHTS ? model->info.elements : model->info.shard_elements;
+    int in = block != GPT2_GRADIENTS && gpt2_block(model, block) != NULL;
+    return in ? elements * gpt2_element(&model->info, block) : 0;
+}
+
+static char* gpt2_snapshot_block(const GPT2* model, GPT2Block block) {
+    char* memory = (char*)model->snapshot;
+    for (int b = 0; b < (int)block; b++) { memory += gpt2_snapshot_part(model, (GPT2Block)b); }
+    return memory;
+}
+
+// A first copy touches the pages, so that the first snapshot does not wait for page faults.
+Status gpt2_allocate_snapshot(GPT2* model) {
+    status_clear();
+    TRY(gpt2_check_training(&model->info));
+    if (model->snapshot != NULL) { return status_fail("gpt2_allocate_snapshot: this model has its snapshot already"); }
+    model->snapshot = row_alloc(model, PLAN_SNAPSHOT);
+    TRY(status_now());
+    TRY(gpt2_take_snapshot(model));
+    model->snapshot_taken = 0;
+    return STATUS_OK;
+}
+
+// A step waits for this copy alone.
+Status gpt2_take_snapshot(GPT2* model) {
+    status_clear();
+    if (model->snapshot == NULL) { return status_fail("gpt2_take_snapshot before gpt2_allocate_snapshot"); }
+    for (int b = 0; b <= (int)GPT2_MASTER_WEIGHTS; b++) {
+        GPT2Block block = (GPT2Block)b;
+        size_t bytes = gpt2_snapshot_part(model, block);
+        if (bytes > 0) { snapshot_copy(model, gpt2_snapshot_block(model, block), gpt2_block(model, block), bytes); }
+    }
+    TRY(status_now());
+    model->snapshot_taken = 1;
+    return gpt2_synchronize(model);
+}
+
+Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes) {
+    status_clear();
+    if (!model->snapshot_taken || block == GPT2_GRADIENTS) { return status_fail("no snapshot of it has been taken"); }
+    return gpt2_copy_runs(model, block, gpt2_snapshot_block(model, block), (char*)host, offset, bytes, copy_host_out);
 }
 
 // ----------------------------------------------------------------------------

@@ -213,8 +213,8 @@ Status gpt2_gradient_digest(GPT2* model, uint64_t* digest);
 // ----------------------------------------------------------------------------
 // Snapshot: a copy of weights, moments and master weights from which a checkpoint is written while training continues.
 
-// Allocates its memory, after gpt2_allocate with `training`: on the GPU or, where gpt2_snapshot_room says that it does not fit,
-// in page-locked memory on the host. After an error there is none, and the model is unchanged. Called once for a model.
+// Allocates its memory on the host, page-locked in the GPU trainer, after gpt2_allocate with `training`. After an error there is
+// none, and the model is unchanged. Called once for a model.
 Status gpt2_allocate_snapshot(GPT2* model);
 
 // Takes a snapshot, after all work so far; no gpt2_read_snapshot may run meanwhile. On return training may continue.
@@ -223,9 +223,6 @@ Status gpt2_take_snapshot(GPT2* model);
 // Copies bytes offset .. offset+bytes-1 of a block (not the gradients) from the snapshot to the host, as gpt2_copy_out does.
 // One other thread may call this while the model trains; errors are recorded in that thread.
 Status gpt2_read_snapshot(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
-
-// "GPU", "host" or "none".
-const char* gpt2_snapshot_place(const GPT2* model);
 
 // ----------------------------------------------------------------------------
 // The machine. train_gpt2.c answers for one without a GPU.
@@ -317,20 +314,6 @@ static inline Status gpt2_check_backward(const GPT2Info* info, int grad_accum_st
                        most);
 }
 
-// What a snapshot holds of a model for training, in bytes. Only bf16 weights have master weights.
-static inline size_t gpt2_snapshot_bytes(const GPT2Info* info) {
-    size_t masters = info->weight_bytes < sizeof(float) && info->settings.master_weights ? sizeof(float) : 0;
-    size_t shard = size_mul(info->shard_elements, 2 * sizeof(float) + masters);
-    return size_add(size_mul(info->elements, info->weight_bytes), shard);
-}
-
-// 1 if a GPU with `available` of `total` bytes free has ample room for a snapshot: a tenth of its memory stays free, and
-// 1 GiB at least.
-static inline int gpt2_snapshot_room(size_t bytes, size_t available, size_t total) {
-    size_t reserve = total / 10 > (size_t)1 << 30 ? total / 10 : (size_t)1 << 30;
-    return available >= size_add(bytes, reserve);
-}
-
 // Bytes of a number of a block
 static inline size_t gpt2_element(const GPT2Info* info, GPT2Block block) {
     return block == GPT2_WEIGHTS ? info->weight_bytes : sizeof(float);
@@ -339,18 +322,6 @@ static inline size_t gpt2_element(const GPT2Info* info, GPT2Block block) {
 // 1 if a process has only its shard of a block.
 static inline int gpt2_is_sharded(const GPT2Info* info, GPT2Block block) {
     return info->sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
-}
-
-// Refuses a range of bytes outside of a block.
-static inline Status gpt2_check_block(size_t block_bytes, size_t offset, size_t bytes) {
-    if (offset <= block_bytes && bytes <= block_bytes - offset) { return STATUS_OK; }
-    return status_fail("bytes %zu to %zu of a block of %zu", offset, size_add(offset, bytes), block_bytes);
-}
-
-// Refuses a snapshot that has not been taken, or a block that it does not hold.
-static inline Status gpt2_check_snapshot(int taken, GPT2Block block) {
-    if (!taken) { return status_fail("no snapshot has been taken"); }
-    return block != GPT2_GRADIENTS ? STATUS_OK : status_fail("a snapshot holds no gradients");
 }
 
 #endif

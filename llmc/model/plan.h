@@ -65,9 +65,9 @@ typedef struct {
 // Memory available to a run on this machine
 typedef struct {
     int has_device;
-    size_t device_free, device_total; // of the GPU; device_free excludes this process's CUDA context
-    size_t host_free, host_total;     // host memory still available, and in total
-    const char* host_limit;           // where they come from, such as "the cgroup's limit"
+    size_t device_free;     // of the GPU, after this process's CUDA context
+    size_t host_free;       // host memory still available
+    const char* host_limit; // where that comes from, such as "the cgroup's limit"
 } GPT2Memory;
 
 static inline void plan_clear(GPT2Plan* plan) {
@@ -90,7 +90,7 @@ static inline size_t plan_bytes(const GPT2Plan* plan, PlanMemory memory) {
     size_t sum = 0;
     for (int i = 0; i < NUM_PLAN_ROWS; i++) {
         const PlanRow* r = &plan->rows[i];
-        if (r->memory != memory || (r == smaller && loaded->memory == snapshot->memory)) { continue; }
+        if (r->memory != memory || r == smaller) { continue; }
         sum = size_add(sum, r->bytes);
     }
     return sum;

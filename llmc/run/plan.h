@@ -62,15 +62,6 @@ static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
     plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, run_plan_saves_(o) ? CHECKPOINT_BUFFER : 0);
 }
 
-// A snapshot is on the GPU if gpt2_allocate_snapshot will find room there.
-static inline void run_plan_place_snapshot_(RunPlan* p) {
-    PlanRow* snapshot = &p->plan.rows[PLAN_SNAPSHOT];
-    size_t held = plan_bytes(&p->plan, PLAN_DEVICE);
-    const GPT2Memory* m = &p->memory;
-    if (!m->has_device || held > m->device_free) { return; }
-    if (gpt2_snapshot_room(snapshot->bytes, m->device_free - held, m->device_total)) { snapshot->memory = PLAN_DEVICE; }
-}
-
 // Micro-steps of a step of -d tokens, in each process, with a B; 1 if -d is not given, or B not chosen yet.
 static inline int run_plan_micro_steps(const Options* o, int B, int processes) {
     size_t tokens = B > 0 ? size_mul((size_t)B, (size_t)o->time) : 0,
@@ -95,7 +86,6 @@ static inline int run_plan_try_(RunPlan* p, const Options* o, int B, int recompu
     p->settings.micro_steps = run_plan_micro_steps(o, B, comm_size(p->settings.comm));
     if (gpt2_plan(&p->plan, p->config, p->settings, B, o->time, 1, snapshot) != STATUS_OK) { return 0; }
     run_plan_add_rows_(p, o, B);
-    run_plan_place_snapshot_(p);
     return plan_fits(&p->plan, &memory);
 }
 

@@ -23,13 +23,10 @@
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
-#include "llmc/cuda/snapshot.cuh"
 #include "llmc/exchange/tree_sum.cuh"
 #include "dev/test/fixtures/unit.h"
 
-#include <atomic>
 #include <functional>
-#include <thread>
 #include <vector>
 
 typedef std::vector<double> Numbers;
@@ -994,81 +991,6 @@ static void test_digest(size_t n) {
 
 // ----------------------------------------------------------------------------
 
-__global__ void increment_kernel(uint32_t* x, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) { x[i] += 0x9e3779b9u * (uint32_t)(i + 1); }
-}
-
-// Keeps the stream busy for so many nanoseconds.
-__global__ void busy_kernel(unsigned long long nanoseconds) {
-    unsigned long long begin = mov_globaltimer();
-    while (mov_globaltimer() - begin < nanoseconds) {}
-}
-
-// A snapshot of two blocks is what they were when it was taken, between kernels that change them before and after it without a
-// pause, and stays so while a thread reads it. Blocks are larger than the staging, and no multiple of it or of 256 bytes.
-static void test_snapshot(int on_gpu) {
-    const size_t words[2] = {SNAPSHOT_STAGING / 4 * 3 + 1001, 77};
-    uint32_t* memory[2];
-    cudaStream_t stream;
-    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int b = 0; b < 2; b++) {
-        cuda_check(cudaMalloc(&memory[b], words[b] * 4));
-        cuda_check(cudaMemset(memory[b], 0, words[b] * 4));
-    }
-    const void* blocks[3] = {memory[0], NULL, memory[1]};
-    size_t bytes[3] = {words[0] * 4, 0, words[1] * 4};
-    Snapshot s;
-    CHECK(snapshot_allocate(&s, blocks, bytes, 3, on_gpu) == STATUS_OK && s.on_gpu == on_gpu && !s.taken);
-    uint32_t steps = 0;
-    auto run = [&](int count) {
-        for (int i = 0; i < count; i++, steps++) {
-            for (int b = 0; b < 2; b++) {
-                increment_kernel<<<(unsigned)CEIL_DIV(words[b], (size_t)256), 256, 0, stream>>>(memory[b], words[b]);
-            }
-        }
-    };
-    for (int round = 0; round < 3; round++) {
-        run(100);
-        busy_kernel<<<1, 1, 0, stream>>>(30000000); // so that the copies have not begun when the snapshot is to be read
-        uint32_t at = steps;
-        CHECK(snapshot_take(&s, stream) == STATUS_OK && s.taken);
-        std::atomic<bool> reading(true);
-        size_t wrong = 0;
-        std::thread reader([&]() {
-            for (int b = 0; b < 3; b += 2) {
-                size_t n = words[b / 2], skip = round; // from some offset on
-                std::vector<uint32_t> host(n);
-                Status status = snapshot_read(&s, host.data() + skip, b, 4 * skip, 4 * (n - skip));
-                wrong += status != STATUS_OK;
-                for (size_t i = skip; i < n; i++) { wrong += host[i] != at * 0x9e3779b9u * (uint32_t)(i + 1); }
-            }
-            reading = false;
-        });
-        for (int i = 0; i < 1000 && (reading || i < 2); i++) { // training goes on
-            run(20);
-            cuda_check(cudaStreamSynchronize(stream));
-        }
-        reader.join();
-        CHECK(wrong == 0);
-    }
-    snapshot_free(&s);
-    CHECK(s.memory == NULL && s.reader == NULL);
-    for (int b = 0; b < 2; b++) { cuda_check(cudaFree(memory[b])); }
-    cuda_check(cudaStreamDestroy(stream));
-}
-
-// More than a GPU or a host has: an error, and nothing is held.
-static void test_snapshot_too_large(int on_gpu) {
-    const void* blocks[1] = {NULL};
-    size_t bytes[1] = {(size_t)1 << 50};
-    Snapshot s;
-    CHECK(snapshot_allocate(&s, blocks, bytes, 1, on_gpu) == STATUS_ERROR && s.memory == NULL && s.reader == NULL);
-    status_clear();
-}
-
-// ----------------------------------------------------------------------------
-
 __global__ void illegal_address_kernel(int* p) { *p = 1; }
 
 // A failed kernel is noticed at the next wait; its message names the range that was begun last. It takes the CUDA context with
@@ -1576,10 +1498,6 @@ int main(void) {
         test_find_non_finite<float>(n);
         test_find_non_finite<floatX>(n);
         test_digest(n);
-    }
-    for (int on_gpu : {0, 1}) {
-        test_snapshot(on_gpu);
-        test_snapshot_too_large(on_gpu);
     }
 #if defined(PRECISION_BF16)
     test_stochastic_rounding(100004);

@@ -324,16 +324,12 @@ static inline void reference_check_snapshot(GPT2Settings settings, GPT2Config co
     GPT2* model = reference_model(settings, config, params, state);
     size_t bytes, before = gpt2_info(model)->memory_bytes;
     char word[4];
-    reference_row("no snapshot, no place", "", strcmp(gpt2_snapshot_place(model), "none") == 0);
+    GPT2Plan plan;
     reference_refused("taken before allocated", gpt2_take_snapshot(model), "before gpt2_allocate_snapshot");
+    check(gpt2_plan(&plan, config, settings, gpt2_info(model)->B, gpt2_info(model)->T, 1, 1));
     check(gpt2_allocate_snapshot(model));
-    int on_gpu = strcmp(gpt2_snapshot_place(model), "GPU") == 0;
-    size_t more = gpt2_info(model)->memory_bytes - before, size = gpt2_snapshot_bytes(gpt2_info(model));
-#ifdef __CUDACC__
-    reference_row("its memory", gpt2_snapshot_place(model), more == (on_gpu ? size : 0));
-#else
-    reference_row("its memory", gpt2_snapshot_place(model), !on_gpu && more == size);
-#endif
+    size_t more = gpt2_info(model)->memory_bytes - before; // memory_bytes are those of the device
+    reference_row("its memory", "", more == (GPT2_MEMORY == PLAN_HOST ? plan.rows[PLAN_SNAPSHOT].bytes : 0));
     reference_refused("allocated twice", gpt2_allocate_snapshot(model), "already");
     reference_refused("read before taken", gpt2_read_snapshot(model, word, GPT2_WEIGHTS, 0, 4), "no snapshot");
     int same = 1;
@@ -369,10 +365,10 @@ static inline void reference_check_snapshot(GPT2Settings settings, GPT2Config co
         free(expected);
     }
     reference_row("read by a thread while training", "", same);
-    reference_refused("gradients of a snapshot", gpt2_read_snapshot(model, word, GPT2_GRADIENTS, 0, 4), "gradients");
+    reference_refused("gradients of a snapshot", gpt2_read_snapshot(model, word, GPT2_GRADIENTS, 0, 4), "no snapshot");
     size_t end = gpt2_block_bytes(model, GPT2_MOMENTS1);
     reference_refused("past its block", gpt2_read_snapshot(model, word, GPT2_MOMENTS1, end - 2, 4), "block");
-    reference_refused("within a number", gpt2_read_snapshot(model, word, GPT2_MOMENTS1, 2, 4), "whole numbers");
+    reference_refused("within a number", gpt2_read_snapshot(model, word, GPT2_MOMENTS1, 2, 4), "whose numbers have");
     gpt2_free(model);
 }
 

@@ -70,12 +70,12 @@ static int snapshot_without_room(GPT2Config config) {
     GPT2* model;
     check(gpt2_create(&model, config, gpt2_default_settings()));
     check(gpt2_allocate(model, 2, 64, 1));
-    size_t memory = gpt2_info(model)->memory_bytes, bytes = gpt2_snapshot_bytes(gpt2_info(model));
+    size_t memory = gpt2_info(model)->memory_bytes, bytes = 3 * gpt2_info(model)->elements * sizeof(float);
     getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = address_space() + bytes / 2;
     if (setrlimit(RLIMIT_AS, &limit) != 0) { return 1; }
-    if (gpt2_allocate_snapshot(model) == STATUS_OK || strncmp(status_message(), "a snapshot:", 11) != 0) { return 2; }
-    if (strcmp(gpt2_snapshot_place(model), "none") != 0 || gpt2_info(model)->memory_bytes != memory) { return 3; }
+    if (gpt2_allocate_snapshot(model) == STATUS_OK || strncmp(status_message(), "snapshot:", 9) != 0) { return 2; }
+    if (gpt2_info(model)->memory_bytes != memory) { return 3; }
     if (gpt2_take_snapshot(model) == STATUS_OK || gpt2_synchronize(model) != STATUS_OK) { return 4; }
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_AS, &limit);
