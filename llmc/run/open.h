@@ -225,7 +225,7 @@ static inline void trainer_print(const Trainer* t, const char* source, const GPT
     print_table_row("parameters", "%zu", info->num_parameters);
     print_table_row("memory", "%.0f MiB", (double)info->memory_bytes / (1 << 20));
     run_plan_print_peaks(&t->plan);
-    print_table_row("snapshot", "%s", t->writer.settings.in_background ? "in host memory" : "none");
+    print_table_row("snapshot", "%s", t->writer.settings.in_background ? "host" : "none");
     print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
     print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
     print_table_row("steps", "%d", t->num_steps);
