@@ -10,7 +10,6 @@
 #ifndef LLMC_RUN_LAUNCH_LOCAL_H
 #define LLMC_RUN_LAUNCH_LOCAL_H
 
-#include <dlfcn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -30,25 +29,16 @@ typedef struct {
 // ----------------------------------------------------------------------------
 // The number of processes
 
-// The number of GPUs by the driver, -1 without a driver. Queried in a child process: after using the driver a process must not
-// fork.
+int gpt2_num_devices(void); // gpt2_model.h
+
+// The number of GPUs. Counted in a child process: one that has used the driver must not fork.
 static inline int launch_count_gpus(void) {
     int status = 0;
     fflush(NULL);
     pid_t pid = fork();
-    if (pid == 0) {
-        int count = 0;
-        void* driver = dlopen("libcuda.so.1", RTLD_NOW);
-        void *init = driver ? dlsym(driver, "cuInit") : NULL, *get = driver ? dlsym(driver, "cuDeviceGetCount") : NULL;
-        int (*cu_init)(unsigned) = NULL;
-        int (*cu_device_get_count)(int*) = NULL;
-        memcpy(&cu_init, &init, sizeof(init));
-        memcpy(&cu_device_get_count, &get, sizeof(get));
-        if (init == NULL || get == NULL || cu_init(0) != 0 || cu_device_get_count(&count) != 0) { _exit(255); }
-        _exit(count < 254 ? count : 254);
-    }
+    if (pid == 0) { _exit(gpt2_num_devices()); }
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) != 255 ? WEXITSTATUS(status) : -1;
+    return pid > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 // The number of processes that the flags request on this machine; 1 by default.

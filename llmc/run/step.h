@@ -10,18 +10,12 @@ step is enqueued before the host has read the result of this one, so that the de
 #include "llmc/base/terminal.h"
 #include "llmc/model/gpu_peaks.h"
 
-// Ends the run before a step whose batches cannot be read; the reason is status_message(). `what`: what was known of the step.
-static inline void trainer_no_data_(Trainer* t, int step, int exit_code, const char* what) {
+// Ends the run before a step whose batches cannot be read; the reason is status_message(). `known`: what else is of the step.
+static inline void trainer_no_data_(Trainer* t, int step, int exit_code, const char* known) {
     t->outliers = t->outliers_before;
     train_step_rewind(&t->step);
-    trainer_fail_(t, step, 1, exit_code, "%s: its batches cannot be read: %s", what, status_message());
-}
-
-// The same for a step of which nothing else is known.
-static inline void trainer_no_batch_(Trainer* t, int step) {
-    char what[64];
-    snprintf(what, sizeof(what), "step %d/%d", step + 1, t->num_steps);
-    trainer_no_data_(t, step, EXIT_FAILURE, what);
+    trainer_fail_(t, step, 1, exit_code, "step %d/%d%s: its batches cannot be read: %s", step + 1, t->num_steps, known,
+                  status_message());
 }
 
 // Handles a loss or gradient norm that is not finite: the step counts, but does not update. Ends the run or, with --non-finite
@@ -35,7 +29,7 @@ static inline void trainer_not_finite_(Trainer* t, int step) {
     snprintf(what, sizeof(what), "step %d/%d: the %s is %g", step + 1, t->num_steps, loss_is ? "loss" : "gradient norm",
              (double)(loss_is ? r.loss : r.norm));
     if (train_step_find_non_finite(&t->step, &f) != STATUS_OK) {
-        trainer_no_data_(t, step, EXIT_NOT_FINITE, what);
+        trainer_no_data_(t, step, EXIT_NOT_FINITE, strchr(what, ':'));
         return;
     }
     if (!f.again) {
@@ -75,7 +69,7 @@ static inline void trainer_verify_(Trainer* t, int step) {
     char text[STEP_TEXT];
     if (!trainer_verifies_(t, step)) { return; }
     if (train_step_verify(&t->step, t->result, text, sizeof(text)) != STATUS_OK) {
-        trainer_no_batch_(t, step);
+        trainer_no_data_(t, step, EXIT_FAILURE, "");
         return;
     }
     if (text[0] == '\0') { return; }
@@ -159,7 +153,7 @@ static inline int trainer_gradients(Trainer* t, int step) {
         train_step_rewind(&t->step);
         trainer_differs_(t, step);
     } else {
-        trainer_no_batch_(t, step);
+        trainer_no_data_(t, step, EXIT_FAILURE, "");
     }
     gpt2_range_end();
     watchdog_end(&t->watchdog, wall_seconds());
