@@ -8,7 +8,7 @@ there are several GPUs. A fault of one row leaves the others to be checked.
 #include "attention/attention.cuh"
 #include "llmc/base/terminal.h"
 #include "llmc/cuda/matmul.cuh"
-#include "llmc/exchange/nccl.cuh"
+#include "llmc/exchange/comm_nccl.cuh"
 #include "llmc/model/fp64_reference.h"
 
 #include <vector>

@@ -8,7 +8,7 @@ shell. Before the first step there is nothing to save, and the first signal ends
 The SIGXFSZ of a write of ours beyond the limit on files does not count: the write fails with EFBIG, as on a full disk.
 
 A signal repeated within half a second counts once: timeout(1) sends each to the process and to its group, and Ctrl-C reaches a
-process from the terminal and from the parent that forwards it (launch_local.h). A signal that was ignored when the program
+process from the terminal and from the parent that forwards it (launch.h). A signal that was ignored when the program
 began (SIGINT of a job in the background, SIGHUP under nohup) stays ignored.
 */
 #ifndef LLMC_BASE_SIGNALS_H

@@ -5,7 +5,7 @@ batch i being process i % size's, and combine the results in the order of the ba
 #ifndef LLMC_RUN_EVALUATE_H
 #define LLMC_RUN_EVALUATE_H
 
-#include "save.h"
+#include "state.h"
 #include "llmc/base/terminal.h"
 #include "llmc/base/signals.h"
 #include "llmc/model/sampler.h"

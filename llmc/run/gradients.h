@@ -7,14 +7,14 @@ steps only pay for a copy of the loader's position.
     Status status = train_step_compute(&s, &r);    // an error: of the data. train_step_rewind resets the loader.
 
 In a run of several processes, all call the same functions, which return the same in all. They agree on errors between the last
-backward pass and the norm (agreement.h); until then, a process that cannot read its data continues with another batch.
+backward pass and the norm (agree() of comm.h); until then, a process that cannot read its data continues with another batch.
 */
 #ifndef LLMC_RUN_GRADIENTS_H
 #define LLMC_RUN_GRADIENTS_H
 
 #include <math.h>
 
-#include "llmc/comm/agreement.h"
+#include "llmc/comm/comm.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/model/gpt2_model.h"
 

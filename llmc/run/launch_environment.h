@@ -308,7 +308,7 @@ static inline void launch_meeting_(Launch* l, const Options* o) {
 // so many processes, which this one starts.
 static inline Launch launch_place(Launch l, const Options* o, int started) {
     if (l.launcher == NULL) { l = launch_by_hand(o, started); }
-    if (l.size == started) { return l; } // they meet by launch_local.h, or it is alone
+    if (l.size == started) { return l; } // they meet at the one that started them, or it is alone
     launch_meeting_(&l, o);
     launch_local_place_(&l, o);
     return l;

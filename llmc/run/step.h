@@ -6,7 +6,7 @@ step is enqueued before the host has read the result of this one, so that the de
 #ifndef LLMC_RUN_STEP_H
 #define LLMC_RUN_STEP_H
 
-#include "save.h"
+#include "state.h"
 #include "llmc/base/terminal.h"
 #include "llmc/model/gpu_peaks.h"
 

@@ -13,7 +13,6 @@ samples and saves once more than it updates. A signal (signals.h) ends it after 
 #include "doctor.h"
 #include "evaluate.h"
 #include "open.h"
-#include "save.h"
 #include "step.h"
 #include "llmc/base/process_start.h"
 

@@ -1,4 +1,4 @@
-// llmc/exchange/nccl.cuh and llmc/exchange/comm_nccl.cuh: the library is found or said to be missing, its interface is the one
+// llmc/exchange/comm_nccl.cuh: the library is found or said to be missing, its interface is the one
 // declared, and processes on several GPUs exchange, merge and end together. Without a GPU only the first part runs, with one
 // GPU only what needs one: a line says so. Takes a minute with several GPUs.
 #include "llmc/exchange/comm_nccl.cuh"
@@ -232,7 +232,7 @@ static const size_t SIZES[] = {0, 1, 3, 4, 1000, 65537, 1 << 20};
 enum { BLOCKS = 3, LARGEST = (1 << 20) + 256 };
 static size_t size_of_block(unsigned seed) { return SIZES[seed * 2246822519u >> 8 & 1 ? seed % 7 : seed / 7 % 7]; }
 
-// Rounds of several blocks to and from each rank, of which its own are not moved, of all sizes, between kernels and without a synchronisation.
+// Rounds of several blocks to and from each rank, of all sizes, between kernels and without a synchronisation; its own stay.
 static void exchanges(Comm* c) {
     int rank = comm_rank(c), size = comm_size(c), num = size * BLOCKS;
     open_nccl(c);
