@@ -130,21 +130,6 @@ static inline int run_identity_value(const char* text, size_t bytes, const char*
     return line.effect >= 0;
 }
 
-// The lines as "name value", for processes to compare; the caller frees the text. NULL if there is no memory.
-static inline char* run_identity_settings(const RunIdentity* id) {
-    char* text = (char*)calloc(id->text_bytes + 1, 1);
-    const char *p = id->text, *end = id->text + id->text_bytes;
-    size_t at = 0;
-    while (text != NULL && p < end) {
-        IdentityLine line = run_identity_next_line(&p, end);
-        if (line.effect < 0) { continue; }
-        size_t length = (size_t)(p - line.name); // with the end of the line
-        memcpy(text + at, line.name, length);
-        at += length;
-    }
-    return text;
-}
-
 // Completes an identity whose lines are all there: computes its digests and, from them, the run's id.
 static inline void run_identity_complete(RunIdentity* id) {
     Digest settings = digest_begin(), data = digest_begin(), run = digest_begin();

@@ -23,23 +23,32 @@ failed. With one process Comm is NULL, which every function accepts.
 // ----------------------------------------------------------------------------
 // Host memory
 
-// All-gather: all has size blocks of `bytes`, of which this process has filled its own; block i becomes rank i's.
-static inline Status comm_gather_(Comm* c, uint32_t call, void* all, size_t bytes) {
+// Part `rank` of `size` parts of data, which are equal where `size` divides the bytes
+static inline CommBlock comm_part_(void* data, size_t bytes, int rank, int size) {
+    size_t most = CEIL_DIV(bytes, (size_t)size), begin = (size_t)rank * most < bytes ? (size_t)rank * most : bytes;
+    CommBlock part = {rank, (char*)data + begin, bytes - begin < most ? bytes - begin : most};
+    return part;
+}
+
+// All-gather: of data (bytes) this process has part `rank`; part i becomes rank i's.
+static inline Status comm_gather_(Comm* c, uint32_t call, void* data, size_t bytes) {
     CommMove m;
     if (c == NULL) { return STATUS_OK; }
-    for (int i = 1; c->imagined && i < c->size; i++) { memcpy((char*)all + (size_t)i * bytes, all, bytes); }
+    CommBlock own = comm_part_(data, bytes, c->rank, c->size);
+    for (int i = 1; c->imagined && i < c->size; i++) { memcpy((char*)data + (size_t)i * own.bytes, data, own.bytes); }
     if (c->imagined) { return STATUS_OK; }
     comm_move_open(&m, c, COMM_DATA, call, 2 * (size_t)c->size);
     for (int k = 1; k < c->size; k++) {
-        int to = (c->rank + k) % c->size, from = (c->rank + c->size - k) % c->size;
-        comm_move_add(&m, c, COMM_SEND, to, (char*)all + (size_t)c->rank * bytes, bytes);
-        comm_move_add(&m, c, COMM_RECEIVE, from, (char*)all + (size_t)from * bytes, bytes);
+        CommBlock part = comm_part_(data, bytes, (c->rank + c->size - k) % c->size, c->size);
+        comm_move_add(&m, c, COMM_SEND, (c->rank + k) % c->size, own.data, own.bytes);
+        comm_move_add(&m, c, COMM_RECEIVE, part.rank, part.data, part.bytes);
     }
     return comm_move_run(&m, c);
 }
 
+// All-gather: all has size blocks of `bytes`, of which this process has filled its own; block i becomes rank i's.
 static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
-    return comm_gather_(c, COMM_CALL_GATHER, all, bytes);
+    return comm_gather_(c, COMM_CALL_GATHER, all, bytes * (size_t)comm_size(c));
 }
 
 static inline Status comm_reduce_(Comm* c, int* number, int is_sum) {
@@ -65,19 +74,12 @@ static inline Status comm_sum(Comm* c, int* number) { return comm_reduce_(c, num
 static inline Status comm_barrier_(Comm* c, uint32_t call) {
     char* bytes = (char*)comm_alloc((size_t)comm_size(c), 1);
     if (bytes == NULL) { return STATUS_ERROR; }
-    Status status = comm_gather_(c, call, bytes, 1);
+    Status status = comm_gather_(c, call, bytes, (size_t)comm_size(c));
     free(bytes);
     return status;
 }
 
 static inline Status comm_barrier(Comm* c) { return comm_barrier_(c, COMM_CALL_BARRIER); }
-
-// Part `rank` of `size` parts of data
-static inline CommBlock comm_part_(void* data, size_t bytes, int rank, int size) {
-    size_t most = bytes / (size_t)size + 1, begin = (size_t)rank * most < bytes ? (size_t)rank * most : bytes;
-    CommBlock part = {rank, (char*)data + begin, bytes - begin < most ? bytes - begin : most};
-    return part;
-}
 
 // Broadcast: data (bytes) becomes the root's in every process. The root sends each of the others a part, which these send on to
 // all: so the root sends at most twice the bytes, whatever the number of processes.
@@ -92,14 +94,7 @@ static inline Status comm_broadcast(Comm* c, void* data, size_t bytes, int root)
     }
     if (c->rank != root) { comm_move_add(&m, c, COMM_RECEIVE, root, own.data, own.bytes); }
     TRY(comm_move_run(&m, c));
-    comm_move_open(&m, c, COMM_DATA, COMM_CALL_BROADCAST, 2 * (size_t)c->size);
-    for (int i = 0; i < c->size; i++) {
-        CommBlock part = comm_part_(data, bytes, i, c->size);
-        if (i == c->rank) { continue; }
-        if (i != root) { comm_move_add(&m, c, COMM_SEND, i, own.data, own.bytes); }
-        if (c->rank != root) { comm_move_add(&m, c, COMM_RECEIVE, i, part.data, part.bytes); }
-    }
-    return comm_move_run(&m, c);
+    return comm_gather_(c, COMM_CALL_BROADCAST, data, bytes);
 }
 
 // *lowest becomes the lowest rank in which `mine` is not 0, or -1. The text (size bytes) of that rank is copied to all.
@@ -218,7 +213,7 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
     char* theirs = (char*)comm_alloc(bytes, (size_t)c->size);
     if (theirs == NULL) { return STATUS_ERROR; }
     if (bytes > 0) { memcpy(theirs + (size_t)c->rank * bytes, numbers, bytes); }
-    Status status = comm_gather_(c, COMM_CALL_MERGE, theirs, bytes);
+    Status status = comm_gather_(c, COMM_CALL_MERGE, theirs, bytes * (size_t)c->size);
     if (status == STATUS_OK && bytes > 0) { memcpy(numbers, theirs, bytes); }
     for (int i = 1; i < c->size && status == STATUS_OK; i++) { // in the order of ranks, in each of them
         comm_add_(numbers, theirs + (size_t)i * bytes, count, type);

@@ -213,8 +213,8 @@ Status gpt2_gradient_digest(GPT2* model, uint64_t* digest);
 // ----------------------------------------------------------------------------
 // Snapshot: a copy of weights, moments and master weights from which a checkpoint is written while training continues.
 
-// Allocates its memory on the host, page-locked in the GPU trainer, after gpt2_allocate with `training`. After an error there is
-// none, and the model is unchanged. Called once for a model.
+// Allocates its memory on the host, page-locked in the GPU trainer, after gpt2_allocate with `training`. After an error there
+// is none, and the model is unchanged. Called once for a model.
 Status gpt2_allocate_snapshot(GPT2* model);
 
 // Takes a snapshot, after all work so far; no gpt2_read_snapshot may run meanwhile. On return training may continue.

@@ -336,18 +336,10 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     }
 }
 
-// Refuses processes with different settings, data or devices: rank 0 names one of them.
-static inline void run_start_compare_processes_(const RunStart* s) {
-    char* settings = run_identity_settings(&s->identity);
-    if (settings == NULL) { fatal("out of memory: no room for the settings of the run"); }
-    status_clear();
-    check(comm_compare(s->comm, settings));
-    free(settings);
-}
-
-// Compares this run with the other processes' and with the checkpoint's.
+// Compares this run with the other processes' settings, data and devices, and with the checkpoint's.
 static inline void run_start_compare(RunStart* s, const Options* o) {
-    if (comm_size(s->comm) > 1) { run_start_compare_processes_(s); }
+    status_clear();
+    check(comm_compare(s->comm, s->identity.text));
     if (comm_rank(s->comm) == 0) { run_start_compare_before_(s, o); }
     run_start_wait_(s);
 }

@@ -283,7 +283,7 @@ static void processes_that_differ_are_refused(void) {
     change = other_device;
     run(3, resumes, NULL);
     CHECK(ended_saying(0, 1, "rank 2 ") && ended_saying(0, 1, "GPU 1") && ended_saying(0, 1, "GPU 0"));
-    CHECK(others_say(3, "rank 2 was started with device GPU 1"));
+    CHECK(others_say(3, "rank 2 was started with result device GPU 1"));
     change = other_data;
     run(3, resumes, NULL);
     CHECK(ended_saying(0, 1, "rank 1 ") && ended_saying(0, 1, "training-data") && others_say(3, "training-data"));

@@ -316,18 +316,6 @@ static void the_order_of_sums_is_a_line(void) {
     CHECK(sum_order_is("any", 1, "result sum-order any, 1 process\n"));
 }
 
-// What processes compare: the lines without their effects.
-static void settings_are_names_and_values(void) {
-    RunIdentity id;
-    memset(&id, 0, sizeof(id));
-    run_identity_line(&id, IDENTITY_RESULT, "--seed", "%d", 42);
-    run_identity_line(&id, IDENTITY_FREE, "device", "%s", "two words");
-    char* text = run_identity_settings(&id);
-    CHECK(text != NULL && strcmp(text, "--seed 42\ndevice two words\n") == 0);
-    free(text);
-    run_identity_free(&id);
-}
-
 int main(void) {
     every_flag_that_changes_the_result();
     digests_take_what_matters();
@@ -339,6 +327,5 @@ int main(void) {
     files_are_told_by_their_contents();
     numbers_are_short_and_exact();
     the_order_of_sums_is_a_line();
-    settings_are_names_and_values();
     return unit_end();
 }
