@@ -385,10 +385,7 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
         gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
     plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, activations);
     if (!training) { return STATUS_OK; }
-    size_t n = layout->elements, part = 0; // the largest part of a bucket
-    for (int i = 0; i < layout->num_buckets; i++) {
-        part = layout->buckets[i].per_rank > part ? layout->buckets[i].per_rank : part;
-    }
+    size_t n = layout->elements, part = layout_largest_part(layout);
     size_t losses = size_mul((size_t)settings.micro_steps, (size_t)layout->size); // of all processes' micro-batches
     size_t further = settings.sum_any ? 0 : (size_t)gradient_buffers(settings.micro_steps, GPT2_IN_PLACE) - 1;
     plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, size_mul(n * sizeof(float), further));
@@ -441,12 +438,10 @@ static Status gpt2_build(GPT2* model) {
     return status_now();
 }
 
-static Status exchange_create(Exchange* x, size_t size) {
-    x->sent = (CommBlock*)calloc(size, 2 * sizeof(CommBlock) + sizeof(float*));
-    if (x->sent == NULL) { return status_fail("no memory for exchanges of %zu processes", size); }
+static void exchange_create(Exchange* x, size_t size) {
+    x->sent = (CommBlock*)calloc_check(size, 2 * sizeof(CommBlock) + sizeof(float*));
     x->received = x->sent + size;
     x->pieces = (const float**)(x->received + size);
-    return STATUS_OK;
 }
 
 static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
@@ -456,7 +451,8 @@ static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
     TRY(status_now());
     model->info.losses = model->acts.losses;
     if (training) { model->micro_losses = (float*)(void*)(model->block_sums + model->layout.elements / LAYOUT_BLOCK); }
-    return model->info.size > 1 ? exchange_create(&model->exchange, (size_t)model->info.size) : STATUS_OK;
+    exchange_create(&model->exchange, (size_t)model->info.size);
+    return STATUS_OK;
 }
 
 void gpt2_free(GPT2* model) {

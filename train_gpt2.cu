@@ -94,9 +94,8 @@ struct GPT2 {
 
 #include "llmc/model/gpt2_common.h"
 
-// Defined below, under "Parameters, gradients, moments" and "Planning"
+// Defined below, under "Parameters, gradients, moments"
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
-static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
 
 // The stream of all of the model's work, for generate_gpt2.cu
 cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
@@ -353,19 +352,6 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
                        (float*)scratch, BT, C, 0, stream);
 }
 
-// A check of gpt2_backward that the CPU trainer does not need: a smaller batch may have another configuration, which needs more
-// scratch.
-static Status gpt2_check_scratch(const GPT2* model, int B, int T) {
-    const GPT2Info* info = &model->info;
-    size_t scratch_bytes = gpt2_scratch_bytes(info->config, info->settings, B, T);
-    TRY(status_now());
-    if (scratch_bytes > model->plan.activations[ACTIVATION_scratch].bytes) {
-        return status_fail("the scratch of a model allocated for %d x %d tokens is too small for a batch of %d x %d",
-                           info->B, info->T, B, T);
-    }
-    return STATUS_OK;
-}
-
 // Adds the gradients of both embeddings. The host sorts the tokens while the GPU works. The previous micro-step's copies of the
 // sorted arrays are complete: this batch's copy, which is waited for, is behind them in the stream.
 static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* inputs, int B, int T) {
@@ -437,7 +423,6 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
-    TRY(gpt2_check_scratch(model, B, T));
     NvtxRange range("backward");
     model->info.last_pass = PASS_BACKWARD;
     if (micro_step == 0) {
@@ -811,10 +796,6 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
         return status_fail("no usable GPU: %s; on the CPU run ./train_gpt2 and ./generate_gpt2",
                            cudaGetErrorString(error));
     }
-    if (gpt2_device >= count) {
-        return status_fail("this process is to have GPU %d, and sees %d; start one process for each GPU", gpt2_device,
-                           count);
-    }
     TRY(cuda_try(cudaSetDevice(gpt2_device)));
     TRY(cuda_try(cudaGetDeviceProperties(device, gpt2_device)));
     if (device->major < 8) {
@@ -880,8 +861,7 @@ static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     model->exchange.received = zeros_alloc(model, PLAN_RECEIVED);
     model->block_sums = zeros_alloc(model, PLAN_BLOCK_SUMS);
     TRY(status_now());
-    model->token_counts = (int*)malloc(info->config.vocab_size * sizeof(int));
-    if (model->token_counts == NULL) { return status_fail("no memory to sort tokens"); }
+    model->token_counts = (int*)malloc_check(info->config.vocab_size * sizeof(int));
     model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
     model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
     if (gpt2_has_wte_leaf(info->settings)) {

@@ -299,8 +299,8 @@ static inline Status checkpoint_read_block_(GPT2* model, GPT2Block block, GPT2Co
     size_t bytes = size_mul(count, sizeof(float)), most = shards_piece(bytes);
     int wanted = model != NULL && gpt2_block_bytes(model, block) > 0;
     size_t scratch = wanted && gpt2_is_sharded(gpt2_info(model), block) ? most : 0;
-    char* buffer = (char*)malloc(most + scratch);
-    Status result = buffer ? STATUS_OK : status_fail("out of memory: %zu bytes to read a checkpoint", most + scratch);
+    char* buffer = (char*)malloc_check(most + scratch);
+    Status result = STATUS_OK;
     char name[CHECKPOINT_NAME];
     FiniteCheck check;
     finite_check_begin(&check, config, sizeof(float), checkpoint_block_name_(name, file ? file->path : "", block));

@@ -52,8 +52,7 @@ static inline Status comm_gather(Comm* c, void* all, size_t bytes) {
 }
 
 static inline Status comm_reduce_(Comm* c, int* number, int is_sum) {
-    int32_t *all = (int32_t*)comm_alloc((size_t)comm_size(c), sizeof(int32_t)), result;
-    if (all == NULL) { return STATUS_ERROR; }
+    int32_t *all = (int32_t*)calloc_check((size_t)comm_size(c), sizeof(int32_t)), result;
     all[comm_rank(c)] = *number;
     Status status = comm_gather(c, all, sizeof(int32_t));
     result = all[0];
@@ -72,8 +71,7 @@ static inline Status comm_sum(Comm* c, int* number) { return comm_reduce_(c, num
 
 // Returns when all processes have called it.
 static inline Status comm_barrier_(Comm* c, uint32_t call) {
-    char* bytes = (char*)comm_alloc((size_t)comm_size(c), 1);
-    if (bytes == NULL) { return STATUS_ERROR; }
+    char* bytes = (char*)calloc_check((size_t)comm_size(c), 1);
     Status status = comm_gather_(c, call, bytes, (size_t)comm_size(c));
     free(bytes);
     return status;
@@ -128,8 +126,7 @@ static inline Status comm_compare(Comm* c, const char* settings) {
     int rank;
     if (c == NULL) { return STATUS_OK; }
     TRY(comm_broadcast(c, &length, sizeof(length), 0));
-    char* first = (char*)comm_alloc(length + 1, 1);
-    if (first == NULL) { return STATUS_ERROR; }
+    char* first = (char*)calloc_check(length + 1, 1);
     if (c->rank == 0) { memcpy(first, settings, length); }
     Status status = comm_broadcast(c, first, length, 0);
     comm_difference_(text, c->rank, settings, first);
@@ -210,8 +207,7 @@ static inline Status comm_tensor_merge(Comm* c, void* numbers, size_t count, Com
         return comm_device_status_(c, c->device.merge(c->device.context, numbers, count, type, stream));
     }
     size_t bytes = count * (type == COMM_FLOAT ? sizeof(float) : sizeof(double));
-    char* theirs = (char*)comm_alloc(bytes, (size_t)c->size);
-    if (theirs == NULL) { return STATUS_ERROR; }
+    char* theirs = (char*)calloc_check(bytes, (size_t)c->size);
     if (bytes > 0) { memcpy(theirs + (size_t)c->rank * bytes, numbers, bytes); }
     Status status = comm_gather_(c, COMM_CALL_MERGE, theirs, bytes * (size_t)c->size);
     if (status == STATUS_OK && bytes > 0) { memcpy(numbers, theirs, bytes); }

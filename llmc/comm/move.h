@@ -48,36 +48,25 @@ typedef struct {
 typedef struct {
     CommKind kind;
     uint32_t magic;
-    int failed;              // 1: there was no memory, which comm_move_run returns
     CommTransfer* transfers; // (capacity)
     int count, left;
     CommQueue (*queues)[2]; // (size) of each process and direction
     struct pollfd* fds;     // (size)
 } CommMove;
 
-// Memory of zeros, or NULL and an error
-static inline void* comm_alloc(size_t count, size_t size) {
-    void* p = calloc(count ? count : 1, size);
-    if (p == NULL) {
-        status_fail("out of memory: %zu bytes for the exchange with other processes", size_mul(count, size));
-    }
-    return p;
-}
-
-// Begins a move of up to `capacity` blocks over connections of this kind; out of memory sets `failed` and the status.
+// Begins a move of up to `capacity` blocks over connections of this kind.
 static inline void comm_move_open(CommMove* m, const Comm* c, CommKind kind, uint32_t magic, size_t capacity) {
     memset(m, 0, sizeof(*m));
     m->kind = kind, m->magic = magic;
-    m->transfers = (CommTransfer*)comm_alloc(capacity, sizeof(CommTransfer));
-    m->queues = (CommQueue(*)[2])comm_alloc((size_t)c->size, sizeof(CommQueue[2]));
-    m->fds = (struct pollfd*)comm_alloc((size_t)c->size, sizeof(struct pollfd));
-    m->failed = m->transfers == NULL || m->queues == NULL || m->fds == NULL;
-    if (!m->failed) { memset(m->queues, -1, (size_t)c->size * sizeof(CommQueue[2])); }
+    m->transfers = (CommTransfer*)calloc_check(capacity, sizeof(CommTransfer));
+    m->queues = (CommQueue(*)[2])malloc_check((size_t)c->size * sizeof(CommQueue[2]));
+    m->fds = (struct pollfd*)calloc_check((size_t)c->size, sizeof(struct pollfd));
+    memset(m->queues, -1, (size_t)c->size * sizeof(CommQueue[2]));
 }
 
 // Adds a block to send to a rank (direction 1), or to receive from it (0), after those added before.
 static inline void comm_move_add(CommMove* m, Comm* c, int direction, int rank, const void* data, size_t bytes) {
-    if (bytes == 0 || m->failed) { return; }
+    if (bytes == 0) { return; }
     CommTransfer* t = &m->transfers[m->count];
     memset(t, 0, sizeof(*t));
     t->rank = rank, t->direction = direction, t->bytes = bytes, t->next = -1;
@@ -159,7 +148,7 @@ static inline Status comm_serve_(Comm* c, CommMove* m, int rank, int direction) 
 // Runs all transfers to their end and frees them.
 static inline Status comm_move_run(CommMove* m, Comm* c) {
     struct pollfd* fds = m->fds;
-    Status status = m->failed ? STATUS_ERROR : comm_health(c);
+    Status status = comm_health(c);
     while (m->left > 0 && status == STATUS_OK) {
         for (int i = 0; i < c->size; i++) {
             int in = m->queues[i][COMM_RECEIVE].first >= 0, out = m->queues[i][COMM_SEND].first >= 0;

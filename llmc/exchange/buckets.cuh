@@ -44,18 +44,9 @@ struct BucketExchange {
     PeerCopies peers;
 };
 
-// Elements of the largest part of a bucket
-static inline size_t exchange_largest_part(const ParameterLayout* l) {
-    size_t largest = 0;
-    for (int b = 0; b < l->num_buckets; b++) {
-        if (l->buckets[b].per_rank > largest) { largest = l->buckets[b].per_rank; }
-    }
-    return largest;
-}
-
 // Bytes of the buffer that receives the others' pieces
 static inline size_t exchange_received_bytes(const ParameterLayout* l, int sum_any) {
-    return sum_any ? 0 : size_mul((size_t)(l->size - 1), exchange_largest_part(l) * sizeof(float));
+    return sum_any ? 0 : size_mul((size_t)(l->size - 1), layout_largest_part(l) * sizeof(float));
 }
 
 static inline void exchange_free(BucketExchange* x) {
@@ -78,16 +69,13 @@ static inline Status exchange_create(BucketExchange* x, Comm* comm, const Parame
                                      int sum_any) {
     int least = 0, greatest = 0, layers = l->config.num_layers;
     x->comm = comm, x->layout = l, x->rank = comm_rank(comm), x->size = l->size;
-    x->compute = compute, x->sum_any = sum_any, x->received_stride = exchange_largest_part(l);
+    x->compute = compute, x->sum_any = sum_any, x->received_stride = layout_largest_part(l);
     x->hold = layers;
     size_t blocks = (size_t)(x->size - 1) * (size_t)l->num_buckets;
-    x->gathered = (cudaEvent_t*)calloc((size_t)layers + 1, sizeof(cudaEvent_t));
-    x->to_send = (CommBlock*)calloc(blocks, sizeof(CommBlock));
-    x->to_receive = (CommBlock*)calloc(blocks, sizeof(CommBlock));
-    x->from = (size_t*)calloc(blocks, sizeof(size_t));
-    if (x->gathered == NULL || x->to_send == NULL || x->to_receive == NULL || x->from == NULL) {
-        return status_fail("no memory to exchange gradients");
-    }
+    x->gathered = (cudaEvent_t*)calloc_check((size_t)layers + 1, sizeof(cudaEvent_t));
+    x->to_send = (CommBlock*)calloc_check(blocks, sizeof(CommBlock));
+    x->to_receive = (CommBlock*)calloc_check(blocks, sizeof(CommBlock));
+    x->from = (size_t*)calloc_check(blocks, sizeof(size_t));
     // highest priority: the exchange has few thread blocks, and compute kernels wait for what they move
     TRY(cuda_try(cudaDeviceGetStreamPriorityRange(&least, &greatest)));
     TRY(cuda_try(cudaStreamCreateWithPriority(&x->stream, cudaStreamNonBlocking, greatest)));

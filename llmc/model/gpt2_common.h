@@ -125,8 +125,7 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     status_clear();
     *result = NULL;
     TRY(gpt2_config_status(config, "the model"));
-    GPT2* model = (GPT2*)calloc(1, sizeof(GPT2));
-    if (model == NULL) { return status_fail("no memory for a model"); }
+    GPT2* model = (GPT2*)calloc_check(1, sizeof(GPT2));
     GPT2Info* info = &model->info;
     info->config = config;
     info->settings = settings;
@@ -307,24 +306,24 @@ static inline int fault_search_block_(FaultSearch* s, const char* before, GPT2Bl
     return 0;
 }
 
-// The gradients in the order of the backward pass: what has no layers but the embeddings, the layers from the last to the
-// first, and the embeddings. The table is gone through backwards, as the pass does.
-static inline int fault_search_gradients_(FaultSearch* s) {
-    enum { EMBEDDINGS = 2, FINAL = NUM_PARAMETER_TENSORS - 2 }; // wte and wpe; lnfw and lnfb
-    const struct {
-        int from, to;
-        size_t layers;
-    } groups[] = {{NUM_PARAMETER_TENSORS, FINAL, 1},
-                  {FINAL, EMBEDDINGS, s->model->info.table[EMBEDDINGS].layers},
-                  {EMBEDDINGS, 0, 1}};
-    for (int group = 0; group < 3; group++) {
-        for (size_t layer = groups[group].layers; layer-- > 0;) {
-            for (int i = groups[group].from; i-- > groups[group].to;) {
-                if (fault_search_parameter_(s, "backward: gradient of ", GPT2_GRADIENTS, i, layer)) { return 1; }
-            }
-        }
+// Gradients of rows `first` to end-1 of the table in a layer, the last one first, as the backward pass computes them
+static inline int fault_search_gradients_of_(FaultSearch* s, int first, int end, size_t layer) {
+    int found = 0;
+    while (end-- > first && !found) {
+        found = fault_search_parameter_(s, "backward: gradient of ", GPT2_GRADIENTS, end, layer);
     }
-    return fault_search_scan_(s, "backward: ", "norm of the gradients, each of which is finite", "", -1, s->norm, 1,
+    return found;
+}
+
+// All gradients in the order of the backward pass: the final LayerNorm, the layers from the last to the first, the embeddings.
+static inline int fault_search_gradients_(FaultSearch* s) {
+    enum { LAYERS = PARAMETER_ln1w, FINAL = PARAMETER_lnfw };
+    int found = fault_search_gradients_of_(s, FINAL, NUM_PARAMETER_TENSORS, 0);
+    for (size_t layer = s->model->info.table[LAYERS].layers; layer-- > 0 && !found;) {
+        found = fault_search_gradients_of_(s, LAYERS, FINAL, layer);
+    }
+    return found || fault_search_gradients_of_(s, 0, LAYERS, 0) ||
+           fault_search_scan_(s, "backward: ", "norm of the gradients, each of which is finite", "", -1, s->norm, 1,
                               sizeof(float));
 }
 

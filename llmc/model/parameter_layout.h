@@ -114,8 +114,7 @@ static inline Status layout_create(ParameterLayout* l, GPT2Config config, int si
     l->rest_buckets = layout_pieces_(rest, LAYOUT_BUCKET_BLOCKS);
     l->layer_buckets = layout_pieces_(l->layer_stride, LAYOUT_BUCKET_BLOCKS);
     size_t buckets = (size_t)(l->wte_buckets + l->rest_buckets) + layers * (size_t)l->layer_buckets;
-    l->buckets = (LayoutBucket*)malloc(buckets * sizeof(LayoutBucket));
-    if (l->buckets == NULL) { return status_fail("no memory for the layout of a model"); }
+    l->buckets = (LayoutBucket*)malloc_check(buckets * sizeof(LayoutBucket));
     layout_add_(l, LAYOUT_WTE, wte, wte_decayed, l->wte_buckets);
     layout_add_(l, LAYOUT_REST, rest, rest_decayed, l->rest_buckets);
     for (size_t i = 0; i < layers; i++) { layout_add_(l, (int)i, l->layer_stride, layer_decayed, l->layer_buckets); }
@@ -165,6 +164,15 @@ static inline void layout_shard_part(const ParameterLayout* l, int bucket, int r
     from = from < b->count ? from : b->count;
     *begin = b->begin + from;
     *count = b->count - from < b->per_rank ? b->count - from : b->per_rank;
+}
+
+// Elements of the largest part of a bucket
+static inline size_t layout_largest_part(const ParameterLayout* l) {
+    size_t largest = 0;
+    for (int b = 0; b < l->num_buckets; b++) {
+        if (l->buckets[b].per_rank > largest) { largest = l->buckets[b].per_rank; }
+    }
+    return largest;
 }
 
 // The bucket that holds an element of the whole memory.

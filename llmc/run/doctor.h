@@ -65,24 +65,26 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
 
 typedef Status (*DoctorVerify)(const char* path, int* has_checksums);
 
+// Reads an open file to its end and closes it.
+static inline Status run_doctor_read_(CheckedReader* r, int* has_checksums) {
+    *has_checksums = r->has_checksums;
+    Status status = checked_verify(r);
+    checked_close(r);
+    return status;
+}
+
 static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
     CheckedReader r;
     TokenFile t;
     TRY(token_file_begin(&t, &r, path));
-    *has_checksums = r.has_checksums;
-    Status status = checked_verify(&r);
-    checked_close(&r);
-    return status;
+    return run_doctor_read_(&r, has_checksums);
 }
 
 // A file of one kind by its magic number
 static inline Status run_doctor_checked_(const char* path, int32_t magic, const char* what, int* has_checksums) {
     CheckedReader r;
     TRY(checked_open(&r, path, magic, what));
-    *has_checksums = r.has_checksums;
-    Status status = checked_verify(&r);
-    checked_close(&r);
-    return status;
+    return run_doctor_read_(&r, has_checksums);
 }
 
 // A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
