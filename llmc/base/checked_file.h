@@ -145,8 +145,6 @@ typedef struct {
     size_t body_bytes; // of the file, after its header
     int has_checksums; // 0: nothing is verified
     CheckedBody body;
-    void (*report)(size_t done, size_t total); // told how much of all files' bodies has been read; NULL: nobody is
-    size_t report_before, report_total;        // bytes of the files before this one, and of all
 } CheckedReader;
 
 static inline void checked_close(CheckedReader* r) {
@@ -248,7 +246,6 @@ static inline Status checked_read(CheckedReader* r, void* dst, size_t n) {
             r->body.at += piece;
         }
         p += piece, n -= piece;
-        if (r->report != NULL) { r->report(r->report_before + r->body.at, r->report_total); }
     }
     return STATUS_OK;
 }

@@ -374,9 +374,8 @@ static inline Status checkpoint_open_(CheckedReader* state, ModelReader* model, 
     return STATUS_ERROR;
 }
 
-// Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together. `report`,
-// or NULL, is told how much of them has been read.
-NOINLINE Status checkpoint_verify(const char* directory, int step, void (*report)(size_t done, size_t total)) {
+// Reads both files of a checkpoint to their ends: every checksum, every number, and whether they belong together.
+NOINLINE Status checkpoint_verify(const char* directory, int step) {
     CheckpointPaths paths = checkpoint_paths(directory, step);
     CheckedReader state;
     ModelReader model;
@@ -384,9 +383,6 @@ NOINLINE Status checkpoint_verify(const char* directory, int step, void (*report
     RunState run;
     memset(&run, 0, sizeof(run));
     TRY(checkpoint_open_(&state, &model, &paths, step));
-    model.file.report = state.report = report;
-    model.file.report_total = state.report_total = size_add(model.file.body_bytes, state.body_bytes);
-    state.report_before = model.file.body_bytes;
     Status result = model_reader_verify(&model);
     if (result == STATUS_OK) {
         size_t parameters = gpt2_parameters(table, model.header.config);

@@ -42,7 +42,7 @@ typedef struct {
 typedef struct {
     GPT2* model;
     Status (*read)(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
-    char* buffer;   // CHECKPOINT_BUFFER bytes, page-locked where that makes copies faster
+    char* buffer;   // CHECKPOINT_BUFFER bytes
     int not_finite; // set where a number is not finite
     int give_up;    // set by another thread to abandon this checkpoint; atomic
     char* packed;   // rank 0 of several processes: CHECKPOINT_BUFFER bytes, an answer
@@ -50,11 +50,7 @@ typedef struct {
 
 // A source that reads from the model itself.
 static inline CheckpointSource checkpoint_source(GPT2* model, char* buffer) {
-    CheckpointSource from;
-    memset(&from, 0, sizeof(from));
-    from.model = model;
-    from.read = gpt2_copy_out;
-    from.buffer = buffer;
+    CheckpointSource from = {model, gpt2_copy_out, buffer, 0, 0, NULL};
     return from;
 }
 

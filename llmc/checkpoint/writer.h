@@ -41,7 +41,6 @@ typedef struct {
     CheckpointWriterSettings settings;
     CheckpointSource source;
     Comm* comm;                 // of the model
-    void* pinned;               // source.buffer, where gpt2_host_alloc gave it
     RunState run;               // copy for the save in progress
     CheckpointResult result;    // of the last save
     int step, next_step;        // of the last save, and of the next scheduled one, or -1
@@ -65,8 +64,7 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
     memset(w, 0, sizeof(*w));
     w->settings = settings;
     w->comm = shards_comm(model);
-    w->pinned = gpt2_host_alloc(CHECKPOINT_BUFFER);
-    w->source = checkpoint_source(model, (char*)(w->pinned ? w->pinned : malloc_check(CHECKPOINT_BUFFER)));
+    w->source = checkpoint_source(model, (char*)malloc_check(CHECKPOINT_BUFFER));
     if (comm_size(w->comm) > 1 && comm_rank(w->comm) == 0) {
         w->source.packed = (char*)malloc_check(CHECKPOINT_BUFFER);
     }
@@ -232,7 +230,7 @@ static inline void checkpoint_writer_save(CheckpointWriter* w, const DataLoader*
 static inline CheckpointResult checkpoint_writer_close(CheckpointWriter* w) {
     CheckpointResult result = checkpoint_writer_wait(w);
     free(w->source.packed);
-    w->pinned ? gpt2_host_free(w->pinned) : free(w->source.buffer);
+    free(w->source.buffer);
     memset(w, 0, sizeof(*w));
     return result;
 }

@@ -53,6 +53,7 @@ typedef struct {
     void (*abort)(void* context); // another process has failed: by the watching thread, whatever the others do; once
     void (*close)(void* context);
     void* context;
+    void* abort_context; // of `abort`, or NULL: the same
 } CommDevice;
 
 // The kinds of connections between two processes
@@ -226,7 +227,7 @@ static inline void comm_watch_peer_(Comm* c, int rank, double now) {
 
 static inline void* comm_abort_(void* comm) {
     Comm* c = (Comm*)comm;
-    c->device.abort(c->device.context);
+    c->device.abort(c->device.abort_context ? c->device.abort_context : c->device.context);
     pthread_mutex_lock(&c->mutex);
     c->aborting = 0;
     pthread_mutex_unlock(&c->mutex);

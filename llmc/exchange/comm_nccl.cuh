@@ -80,11 +80,9 @@ typedef struct {
 } Nccl;
 #undef NCCL_MEMBER_
 
-// "2.27.3"; up to 2.8 the number was shorter.
+// "2.27.3"
 static inline const char* nccl_version_text(char* text, size_t size, int version) {
-    int major = version < 10000 ? version / 1000 : version / 10000,
-        minor = version / 100 % (version < 10000 ? 10 : 100);
-    snprintf(text, size, "%d.%d.%d", major, minor, version % 100);
+    snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     return text;
 }
 
@@ -427,7 +425,7 @@ static inline Status nccl_open(CommDevice* device, Comm* processes, int index, i
         free(t);
         return STATUS_ERROR;
     }
-    *device = {nccl_exchange_, nccl_merge_, nccl_abort_, nccl_close_, t};
+    *device = {nccl_exchange_, nccl_merge_, nccl_abort_, nccl_close_, t, NULL};
     return STATUS_OK;
 }
 

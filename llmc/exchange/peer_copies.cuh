@@ -108,16 +108,7 @@ static inline int peer_map_all_(PeerCopies* p, const PeerExport* exports) {
     return ok;
 }
 
-// A CommDevice in front of the original one, so that an abort reaches these copies, too.
-static inline Status peer_exchange_(void* peers, const CommBlock* sent, int num_sent, const CommBlock* received,
-                                    int num_received, void* stream) {
-    CommDevice* inner = &((PeerCopies*)peers)->inner;
-    return inner->exchange(inner->context, sent, num_sent, received, num_received, stream);
-}
-static inline Status peer_merge_(void* peers, void* numbers, size_t count, CommNumber type, void* stream) {
-    CommDevice* inner = &((PeerCopies*)peers)->inner;
-    return inner->merge(inner->context, numbers, count, type, stream);
-}
+// The abort of the CommDevice from now on, so that it reaches these copies, too
 static inline void peer_abort_(void* peers) {
     PeerCopies* p = (PeerCopies*)peers;
     const cuuint32_t for_good = 1u << 30; // beyond the number of any exchange
@@ -127,11 +118,6 @@ static inline void peer_abort_(void* peers) {
     }
     if (p->inner.abort != NULL) { p->inner.abort(p->inner.context); }
 }
-static inline void peer_device_close_(void* peers) {
-    CommDevice* inner = &((PeerCopies*)peers)->inner;
-    if (inner->close != NULL) { inner->close(inner->context); }
-}
-
 // Unmaps the others' memory and frees the flags; all processes call it. Freeing memory that others have mapped is undefined
 // behaviour in CUDA: so each waits until all have unmapped. After an error the flags are not freed: the process ends.
 static inline void peer_release_(PeerCopies* p) {
@@ -170,7 +156,8 @@ static inline Status peer_open(PeerCopies* p, Comm* comm, void* const blocks[PEE
         return status_now();
     }
     p->inner = comm->device;
-    CommDevice outer = {peer_exchange_, peer_merge_, peer_abort_, peer_device_close_, p};
+    CommDevice outer = p->inner;
+    outer.abort = peer_abort_, outer.abort_context = p;
     comm_use_device(comm, outer);
     return status_now();
 }

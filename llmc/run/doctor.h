@@ -30,12 +30,12 @@ static inline void run_doctor_memory_(Doctor* d) {
 static inline void run_doctor_cores_(Doctor* d) {
     int cores = cpu_affinity();
     double quota = cpu_quota("");
+    char of[96] = "without a quota";
     if (quota < (double)cores) {
-        doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, of which the cgroup's quota gives the time of %.3g: %d threads",
-                   cores, quota, cpu_cores_within(cores, quota));
-    } else {
-        doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, without a quota", cores);
+        snprintf(of, sizeof(of), "of which the cgroup's quota gives the time of %.3g: %d threads", quota,
+                 cpu_cores_within(cores, quota));
     }
+    doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, %s", cores, of);
 }
 
 // The output folder, or the one that it will be created in

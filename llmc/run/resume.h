@@ -18,7 +18,6 @@ folder, or at any file of weights; the others receive what they need, and end wh
 #include "logger.h"
 #include "schedulers.h"
 #include "settings.h"
-#include "llmc/base/terminal.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/files/run_folder.h"
@@ -78,17 +77,6 @@ static inline void run_start_check_folder_(const char* folder) {
     }
 }
 
-static inline void run_start_report_(size_t done, size_t total) {
-    progress_update(stdout, "verifying a checkpoint", done, total);
-}
-
-// Verifies a checkpoint; shows progress.
-static inline Status run_start_verify_(const char* directory, int step) {
-    Status status = checkpoint_verify(directory, step, run_start_report_);
-    progress_end();
-    return status;
-}
-
 // Rank 0: locks and scans the output directory, if there is one, and finds the checkpoint that -y 1 resumes from.
 NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     if (o->plan) { // writes nothing, so it needs no lock: a run may be active there
@@ -101,7 +89,7 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     s->log = logger_read_run(o->output_dir);
     if (o->resume) {
         check(run_flags_read(&s->flags, o->output_dir));
-        s->step = run_folder_newest(&s->folder, &s->scan, run_start_verify_);
+        s->step = run_folder_newest(&s->folder, &s->scan, checkpoint_verify);
     }
     if (s->step >= 0) { check(checkpoint_read_identity(&s->before, o->output_dir, s->step)); }
     if (s->step >= 0 || o->overwrite) { return; }

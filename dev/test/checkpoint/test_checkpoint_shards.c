@@ -32,7 +32,7 @@ static const char* file_of(const char* format, int step) {
 static const char* model_file(int step) { return file_of("model_%08d.bin", step); }
 static const char* state_file(int step) { return file_of("state_%08d_00000.bin", step); }
 static int whole(int step) {
-    return file_exists(file_of("DONE_%08d", step)) && checkpoint_verify(folder(), step, NULL) == STATUS_OK;
+    return file_exists(file_of("DONE_%08d", step)) && checkpoint_verify(folder(), step) == STATUS_OK;
 }
 static int nothing_of(int step) {
     return !file_exists(file_of("DONE_%08d", step)) && !file_exists(model_file(step)) &&

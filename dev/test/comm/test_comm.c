@@ -221,7 +221,7 @@ static void device_close(void* context) {
     device_calls.closes++;
 }
 static void use_device(Comm* c) {
-    CommDevice device = {device_exchange, device_merge, device_abort, device_close, &device_calls};
+    CommDevice device = {device_exchange, device_merge, device_abort, device_close, &device_calls, NULL};
     comm_use_device(c, device);
 }
 static void device_is_used(Comm* c) {
@@ -250,7 +250,7 @@ static Status device_notices(void* context, void* numbers, size_t count, CommNum
     return status_fail("remote process exited"); // as NCCL would say of a rank that was killed
 }
 static void device_fails(Comm* c) {
-    CommDevice device = {device_exchange, device_notices, device_abort, device_close, &device_calls};
+    CommDevice device = {device_exchange, device_notices, device_abort, device_close, &device_calls, NULL};
     comm_use_device(c, device);
     check(comm_barrier(c));
     if (comm_rank(c) == 1) {
@@ -266,7 +266,7 @@ static void device_hangs(void* context) {
     for (;;) { poll(NULL, 0, 60000); }
 }
 static void device_abort_hangs(Comm* c) {
-    CommDevice device = {device_exchange, device_merge, device_hangs, device_close, &device_calls};
+    CommDevice device = {device_exchange, device_merge, device_hangs, device_close, &device_calls, NULL};
     comm_use_device(c, device);
     Status met = comm_barrier(c);
     if (comm_rank(c) == 1 && met == STATUS_OK) { fatal("the device is broken"); }
@@ -589,7 +589,7 @@ static void a_process_alone_needs_none_of_it(void) {
     s.address = NULL, s.token = s.settings = NULL;
     CHECK(comm_open(&c, s) == STATUS_OK && c == NULL);
     CHECK(comm_rank(c) == 0 && comm_size(c) == 1 && comm_health(c) == STATUS_OK && comm_barrier(c) == STATUS_OK);
-    CommDevice device = {NULL, NULL, NULL, NULL, NULL};
+    CommDevice device = {NULL, NULL, NULL, NULL, NULL, NULL};
     comm_use_device(c, device);
     comm_fail(c, "nobody hears it");
     CHECK(comm_background_send(c, 0, "", 1) == STATUS_OK && comm_background_receive(c, 0, &s, 1) == STATUS_OK);

@@ -55,7 +55,7 @@ static CommDevice open_played(Comm* c) {
     pthread_mutex_init(&t->mutex, NULL);
     if (!thread_start(&t->watcher, nccl_watch_, t)) { fatal("no thread"); }
     t->has_watcher = 1;
-    return {nccl_exchange_, nccl_merge_, nccl_abort_, nccl_close_, t};
+    return {nccl_exchange_, nccl_merge_, nccl_abort_, nccl_close_, t, NULL};
 }
 
 // ----------------------------------------------------------------------------

@@ -94,7 +94,6 @@ static void test_finding() {
     CHECK(holds(text, "NCCL 2.12.7 in ") && holds(text, "too old: 2.17 or newer") && holds(text, "NCCL_LIBRARY="));
     char version[32], path[PATH_MAX];
     CHECK(std::string(nccl_version_text(version, sizeof(version), 22703)) == "2.27.3");
-    CHECK(std::string(nccl_version_text(version, sizeof(version), 2708)) == "2.7.8");
 
     // Python's package, as a python3 tells: here a script
     std::string script = "#!/bin/sh\nprintf /some/nccl\n", old = getenv("PATH");
