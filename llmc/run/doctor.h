@@ -1,5 +1,5 @@
 /*
---doctor: whether this machine, this folder and these files are fit for a run: the machine's part is gpt2_doctor's, the rest
+--doctor: whether this machine, this folder and these data are fit for a run: the machine's part is gpt2_doctor's, the rest
 is here. Nothing ends the program before the table is whole; it writes a file of 32 MB in the output folder and removes it.
 */
 #ifndef LLMC_RUN_DOCTOR_H
@@ -8,14 +8,9 @@ is here. Nothing ends the program before the table is whole; it writes a file of
 #include <signal.h>
 
 #include "flags.h"
-#include "llmc/base/checked_file.h"
 #include "llmc/base/terminal.h"
 #include "llmc/files/dataloader.h"
-#include "llmc/files/evalloader.h"
-#include "llmc/files/model_file.h"
-#include "llmc/files/weights_file.h"
 #include "llmc/model/gpt2_model.h"
-#include "llmc/text/tokenizer.h"
 
 enum { DOCTOR_MIB = 32 }; // of the file that is written
 
@@ -61,60 +56,22 @@ static inline void run_doctor_folder_(Doctor* d, const Options* o) {
 }
 
 // ----------------------------------------------------------------------------
-// Files, each read to its end where it has checksums
+// Token files, each read to its end where it has checksums: a run reads all other files before its first step.
 
-typedef Status (*DoctorVerify)(const char* path, int* has_checksums);
-
-// Reads an open file to its end and closes it.
-static inline Status run_doctor_read_(CheckedReader* r, int* has_checksums) {
-    *has_checksums = r->has_checksums;
-    Status status = checked_verify(r);
-    checked_close(r);
-    return status;
-}
-
-static inline Status run_doctor_tokens_(const char* path, int* has_checksums) {
+static inline Status run_doctor_verify_(const char* path, int* has_checksums) {
     CheckedReader r;
     TokenFile t;
     TRY(token_file_begin(&t, &r, path));
-    return run_doctor_read_(&r, has_checksums);
-}
-
-// A file of one kind by its magic number
-static inline Status run_doctor_checked_(const char* path, int32_t magic, const char* what, int* has_checksums) {
-    CheckedReader r;
-    TRY(checked_open(&r, path, magic, what));
-    return run_doctor_read_(&r, has_checksums);
-}
-
-// A .bin is read to its end; of Hugging Face's files the headers are, which say what every byte is.
-static inline Status run_doctor_model_(const char* path, int* has_checksums) {
-    ModelHeader header;
-    WeightsSource source;
-    GPT2Config config;
-    TRY(weights_find(&source, path));
-    if (source.is_hugging_face) { return weights_read_config(source.path, &config); }
-    TRY(model_file_verify(source.path, &header));
-    *has_checksums = header.has_checksums;
-    return STATUS_OK;
-}
-
-static inline Status run_doctor_tokenizer_(const char* path, int* has_checksums) {
-    Vocab v;
-    if (!folder_exists(path)) { return run_doctor_checked_(path, TOKENIZER_MAGIC, "tokenizer file", has_checksums); }
-    TRY(vocab_read_folder(&v, path));
-    vocab_free(&v);
-    return STATUS_OK;
-}
-
-static inline Status run_doctor_hellaswag_(const char* path, int* has_checksums) {
-    return run_doctor_checked_(path, EVAL_MAGIC, "multiple-choice evaluation file", has_checksums);
+    *has_checksums = r.has_checksums;
+    Status status = checked_verify(&r);
+    checked_close(&r);
+    return status;
 }
 
 // A row for each file of a flag that is not intact, and one for the others. A missing file is a fault unless it is
 // the flag's default.
-static inline void run_doctor_files_of_(Doctor* d, const char* name, const char* pattern, const char* default_pattern,
-                                        DoctorVerify verify, const char* fix) {
+static inline void run_doctor_tokens_(Doctor* d, const char* name, const char* pattern, const char* default_pattern) {
+    static const char fix[] = "a script in dev/data writes it, python3 dev/data/tinyshakespeare.py the default";
     glob_t paths;
     size_t whole = 0, unchecked = 0;
     if (token_file_glob(&paths, pattern) != 0) {
@@ -125,7 +82,7 @@ static inline void run_doctor_files_of_(Doctor* d, const char* name, const char*
     for (size_t i = 0; i < paths.gl_pathc; i++) {
         int has_checksums = 0;
         status_clear();
-        if (verify(paths.gl_pathv[i], &has_checksums) != STATUS_OK) {
+        if (run_doctor_verify_(paths.gl_pathv[i], &has_checksums) != STATUS_OK) {
             doctor_row(d, DOCTOR_FAULT, name, fix, "%s", status_message());
             continue;
         }
@@ -140,23 +97,6 @@ static inline void run_doctor_files_of_(Doctor* d, const char* name, const char*
     globfree(&paths);
 }
 
-static inline void run_doctor_files_(Doctor* d, const Options* o) {
-    static const char data[] = "a script in dev/data writes it, python3 dev/data/tinyshakespeare.py the default";
-    const Options* defaults = &cli_default_options;
-    run_doctor_files_of_(d, "training data", o->train_data, defaults->train_data, run_doctor_tokens_, data);
-    run_doctor_files_of_(d, "validation data", o->val_data, defaults->val_data, run_doctor_tokens_, data);
-    if (weights_is_file(o->model)) { // else a new model
-        run_doctor_files_of_(d, "model", o->model, defaults->model, run_doctor_model_,
-                             "name other weights, or start a new model, such as -e d12");
-    }
-    run_doctor_files_of_(d, "tokenizer", o->tokenizer, defaults->tokenizer, run_doctor_tokenizer_,
-                         "python3 dev/data/tokenizer.py writes it; without it samples print as numbers");
-    if (o->hellaswag) {
-        run_doctor_files_of_(d, "HellaSwag", o->hellaswag_data, "", run_doctor_hellaswag_,
-                             "python3 dev/data/hellaswag.py writes it; or leave out -h");
-    }
-}
-
 // Prints the table; returns the program's exit code.
 static inline int run_doctor(const Options* o) {
     Doctor d = {0, 0};
@@ -166,7 +106,8 @@ static inline int run_doctor(const Options* o) {
     run_doctor_cores_(&d);
     run_doctor_memory_(&d);
     run_doctor_folder_(&d, o);
-    run_doctor_files_(&d, o);
+    run_doctor_tokens_(&d, "training data", o->train_data, cli_default_options.train_data);
+    run_doctor_tokens_(&d, "validation data", o->val_data, cli_default_options.val_data);
     print_table_line();
     printf("%d checked, %d not ok\n", d.rows, d.faults);
     return d.faults == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -80,16 +80,6 @@ check "the row says so" is "NOT OK" "write, fsync, rename" "File too large"
 check "its fix is told" grep -q -- "-> make room" "$dir/table"
 check "no file is left" test -z "$(find "$dir" -name 'probe_*')"
 
-# other files of a run
-head -c 5000 /dev/zero >"$dir/model.bin"
-check "a damaged model is found" doctor 1 "${data[@]}" -e "$dir/model.bin" --tokenizer "$dir/model.bin"
-check "the model is named" is "NOT OK" model "model.bin is not a GPT-2 model"
-check "the tokenizer is named" is "NOT OK" tokenizer "model.bin is not a tokenizer file"
-cp "$dir/model.bin" "$dir/model[1].bin"
-check "the name of a model is no pattern" doctor 1 "${data[@]}" -e "$dir/model[1].bin"
-check "but a name" is "NOT OK" model "model[1].bin is not a GPT-2 model"
-check "a missing default is no fault" doctor 0 "${data[@]}" --tokenizer gpt2_tokenizer.bin
-
 # the script
 # script CODE FLAG...: scripts/doctor.sh ends with the exit code; its table is in $dir/table
 script() {
