@@ -34,7 +34,6 @@ typedef struct {
 struct GPT2 {
     GPT2Info info;
     GPT2Plan plan; // the sizes of what is allocated
-    Comm* comm;    // NULL: this process trains alone
     int local;     // gpt2_set_local
     Exchange exchange;
     // in the order of parameter_layout.h: weights and gradients (elements), moments (shard_elements)
@@ -238,7 +237,7 @@ static Status gpt2_sum_losses(GPT2* model) {
         if (i < first || i >= first + own) { model->micro_losses[i] = 0.0f; }
     }
     if (gpt2_shares(model)) {
-        TRY(comm_tensor_merge(model->comm, model->micro_losses, all, COMM_FLOAT, NULL));
+        TRY(comm_tensor_merge(model->info.settings.comm, model->micro_losses, all, COMM_FLOAT, NULL));
         own = all;
     }
     for (size_t i = 0; i < all; i++) { sum += (double)model->micro_losses[i]; }
@@ -259,7 +258,9 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
         if (gpt2_shares(model)) { layout_shard_part(&model->layout, i, model->info.rank, &begin, &count); }
         square_blocks(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count / LAYOUT_BLOCK);
     }
-    if (gpt2_shares(model)) { TRY(comm_tensor_merge(model->comm, model->block_sums, blocks, COMM_DOUBLE, NULL)); }
+    if (gpt2_shares(model)) {
+        TRY(comm_tensor_merge(model->info.settings.comm, model->block_sums, blocks, COMM_DOUBLE, NULL));
+    }
     for (size_t i = 0; i < blocks; i++) { sum += model->block_sums[i]; }
     model->info.grad_norm = (float)sqrt(sum);
     if (norm != NULL) { *norm = model->info.grad_norm; }
@@ -289,7 +290,7 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     }
     if (model->info.sharded) {
         TRY(gpt2_gather(model, model->params_memory));
-        TRY(comm_tensor_merge(model->comm, &kept, 1, COMM_UINT64, NULL));
+        TRY(comm_tensor_merge(model->info.settings.comm, &kept, 1, COMM_UINT64, NULL));
     }
     model->info.non_finite_weights = kept;
     return STATUS_OK;
@@ -340,7 +341,7 @@ static Status gpt2_sum_part(GPT2* model, int bucket) {
         x->received[r] = comm_block(r, piece, 0, own_count);
         x->pieces[r] = piece;
     }
-    TRY(comm_tensor_exchange(model->comm, x->sent, size, x->received, size, NULL));
+    TRY(comm_tensor_exchange(model->info.settings.comm, x->sent, size, x->received, size, NULL));
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < own_count; i += LAYOUT_BLOCK) {
         gradient_tree_sum_range(model->grads_memory + own, x->pieces, size, i, i + LAYOUT_BLOCK);
@@ -361,7 +362,7 @@ static Status gpt2_gather(GPT2* model, float* memory) {
             x->sent[r] = comm_block(r, memory, own, own_count);
             x->received[r] = comm_block(r, memory, begin, count);
         }
-        TRY(comm_tensor_exchange(model->comm, x->sent, size, x->received, size, NULL));
+        TRY(comm_tensor_exchange(model->info.settings.comm, x->sent, size, x->received, size, NULL));
     }
     return STATUS_OK;
 }
@@ -433,7 +434,6 @@ static float* zeros_alloc(GPT2* model, PlanRowId row) { return (float*)row_alloc
 static void row_free(GPT2* model, PlanRowId row, void* p) { tensor_free(p, model->plan.rows[row].bytes); }
 
 static Status gpt2_build(GPT2* model) {
-    model->comm = model->info.settings.comm;
     model->params_memory = (float*)row_alloc(model, PLAN_WEIGHTS);
     return status_now();
 }

@@ -124,7 +124,6 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
 Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     status_clear();
     *result = NULL;
-    TRY(gpt2_config_status(config, "the model"));
     GPT2* model = (GPT2*)calloc_check(1, sizeof(GPT2));
     GPT2Info* info = &model->info;
     info->config = config;
@@ -152,7 +151,6 @@ Status gpt2_allocate(GPT2* model, int B, int T, int training) {
     GPT2Info* info = &model->info;
     status_clear();
     if (info->B != 0) { return status_fail("gpt2_allocate: this model has its activations already"); }
-    TRY(gpt2_check_sizes(info->config, B, T));
     TRY(gpt2_plan(&model->plan, info->config, info->settings, B, T, training, 1));
     model->acts_memory = row_alloc(model, PLAN_ACTIVATIONS);
     model->grads_memory = zeros_alloc(model, PLAN_GRADIENTS);

@@ -31,7 +31,7 @@ typedef struct {
 } DecoderPrompt;
 
 // Adds the caches and scratch of a decoder for B sequences of up to T tokens to a plan: the rows KV_CACHE, DECODER and
-// HOST_DECODER. plan.h says how to read it.
+// HOST_DECODER. gpt2_model.h says how to read it.
 Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T);
 
 // A decoder for B sequences of up to T tokens each, T <= max_seq_len, with a model whose weights are set, and stay as they are

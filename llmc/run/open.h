@@ -379,8 +379,7 @@ static inline void trainer_at_exit_(void) {
 // Selects the process's GPU and sets up the agreement with the others.
 static inline void trainer_begin_(Trainer* t) {
     int devices = comm_size(t->comm) > 1 ? gpt2_num_devices() : 0;
-    if (devices > 0) { t->device = launch_device(&t->launch, devices); }
-    gpt2_use_device(t->device);
+    gpt2_use_device(devices > 0 ? launch_device(&t->launch, devices) : 0);
     t->agreement.comm = t->comm;
     if (comm_size(t->comm) > 1) { signals_begin_steps(); } // from here on, processes agree on signals
 }

@@ -107,11 +107,11 @@ enum { AUTO_PERCENT_FREE = 5 };
 // before where that is too large. B 0: it is still to be chosen.
 static inline void run_plan_check_total(int d, int B, int T, int processes) {
     long long tokens = (long long)(B > 0 ? B : 1) * T * processes, next = (d / tokens + 1) * tokens;
-    char what[96] = "";
+    char rows[32] = "", each[32] = "", what[96];
     if (d > 0 && d % tokens == 0) { return; }
-    if (B > 0) { snprintf(what, sizeof(what), "-b %d times ", B); }
-    snprintf(what + strlen(what), sizeof(what) - strlen(what), "-t %d", T);
-    if (processes > 1) { snprintf(what + strlen(what), sizeof(what) - strlen(what), " times %d processes", processes); }
+    if (B > 0) { snprintf(rows, sizeof(rows), "-b %d times ", B); }
+    if (processes > 1) { snprintf(each, sizeof(each), " times %d processes", processes); }
+    snprintf(what, sizeof(what), "%s-t %d%s", rows, T, each);
     if (tokens > INT_MAX) { fatal("%s is more than 2^31 tokens; lower one", what); }
     fatal("-d %d is not a multiple of %s = %lld tokens; -d %lld is", d, what, tokens,
           next <= INT_MAX ? next : next - tokens);

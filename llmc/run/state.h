@@ -17,7 +17,6 @@ others' stdout is /dev/null.
 #include "llmc/base/signals.h"
 #include "llmc/base/terminal.h"
 #include "llmc/base/watchdog.h"
-#include "llmc/checkpoint/outlier_detector.h"
 #include "llmc/checkpoint/writer.h"
 #include "llmc/files/dataloader.h"
 #include "llmc/files/evalloader.h"
@@ -32,7 +31,6 @@ typedef struct {
     Launch launch;       // which process of the run this is
     Comm* comm;          // all of them; NULL: this one alone
     Agreement agreement; // of all of them
-    int device;          // index of the GPU
     RunPlan plan;
     GPT2* model;
     DataLoader train, val;

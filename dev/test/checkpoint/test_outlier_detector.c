@@ -1,5 +1,5 @@
-// llmc/checkpoint/outlier_detector.h: how unlike the last 128 values a value is.
-#include "llmc/checkpoint/outlier_detector.h"
+// The detectors of llmc/checkpoint/checkpoint.h: how unlike the last 128 values a value is.
+#include "llmc/checkpoint/checkpoint.h"
 
 #include "llmc/base/rand.h"
 #include "dev/test/fixtures/unit.h"

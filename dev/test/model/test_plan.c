@@ -1,4 +1,4 @@
-// gpt2_plan, llmc/model/plan.h and llmc/base/host.h: what is planned is what a model allocates and what a process takes,
+// gpt2_plan, llmc/model/gpt2_model.h and llmc/base/host.h: what is planned is what a model allocates and what a process takes,
 // and what there is on the host is what /proc and the cgroups say.
 #include "train_gpt2.c"
 
