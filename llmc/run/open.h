@@ -97,12 +97,8 @@ static inline void trainer_check_data_(const Trainer* t) {
     if (o->overfit || o->val_steps == 0) { return; }
     size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
     if (shared == 0) { return; }
-    if (shared < t->train.num_shards) {
-        fatal("-i %s takes in %s, a file of the validation data; narrow it, or say -m 0 for no validation",
-              o->train_data, file);
-    }
-    if (shared < t->val.num_shards) {
-        fatal("-j %s takes in %s, a file of the training data; narrow it, or say -m 0 for no validation", o->val_data,
+    if (shared < t->train.num_shards || shared < t->val.num_shards) {
+        fatal("-i %s and -j %s both take in %s; narrow one, or say -m 0 for no validation", o->train_data, o->val_data,
               file);
     }
     printf("note: -i %s and -j %s are the same data: the validation loss says nothing about other text\n",
@@ -232,12 +228,8 @@ static inline void trainer_print(const Trainer* t, const char* source, const GPT
     print_table_row("validation batches", "%d", t->val_batches);
     print_table_row("micro-steps of a step", "%d%s", t->accumulation, comm_size(t->comm) > 1 ? " in each process" : "");
     print_table_line();
-    if (o->time < c.trained_len) {
-        printf("note: -t %d is shorter than the %d tokens that the weights were trained on: position embeddings beyond "
-               "stay as they are\n",
-               o->time, c.trained_len);
-    } else if (o->time < c.max_seq_len) {
-        printf("note: -t %d is shorter than the model's context of %d: position embeddings beyond stay untrained\n",
+    if (o->time < c.max_seq_len) {
+        printf("note: -t %d is shorter than the model's context of %d: position embeddings beyond stay as they are\n",
                o->time, c.max_seq_len);
     }
     fflush(stdout);

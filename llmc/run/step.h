@@ -50,14 +50,9 @@ static inline void trainer_not_finite_(Trainer* t, int step) {
     }
     train_step_rewind(&t->step);
     t->outliers = t->outliers_before;
-    if (skip) {
-        trainer_fail_(t, step, 1, EXIT_NOT_FINITE, "%s, after --max-skips %d skipped steps; first not finite: %s", what,
-                      o->max_skips, f.text);
-    } else {
-        trainer_fail_(t, step, 1, EXIT_NOT_FINITE,
-                      "%s; first not finite: %s; the step changed no weight, and --non-finite skip would continue",
-                      what, f.text);
-    }
+    char why[80] = "the step changed no weight, and --non-finite skip would continue";
+    if (skip) { snprintf(why, sizeof(why), "after --max-skips %d skipped steps", o->max_skips); }
+    trainer_fail_(t, step, 1, EXIT_NOT_FINITE, "%s; first not finite: %s; %s", what, f.text, why);
 }
 
 static inline int trainer_verifies_(const Trainer* t, int step) {
