@@ -71,6 +71,5 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace cublas
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention/bench.h"
-int main(int argc, char** argv) { return attention_main(argc, argv, cublas::backward_configs); }
+int main(int argc, char** argv) { return variant_main(argc, argv, cublas::backward_configs); }
 #endif

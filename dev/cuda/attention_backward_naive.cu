@@ -92,6 +92,5 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
 } // namespace naive
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention/bench.h"
-int main(int argc, char** argv) { return attention_main(argc, argv, naive::backward_configs); }
+int main(int argc, char** argv) { return variant_main(argc, argv, naive::backward_configs); }
 #endif

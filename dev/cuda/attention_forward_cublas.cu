@@ -64,6 +64,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace cublas
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention/bench.h"
-int main(int argc, char** argv) { return attention_main(argc, argv, cublas::forward_configs); }
+int main(int argc, char** argv) { return variant_main(argc, argv, cublas::forward_configs); }
 #endif

@@ -199,6 +199,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace mma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention/bench.h"
-int main(int argc, char** argv) { return attention_main(argc, argv, mma::forward_configs, 80); }
+int main(int argc, char** argv) { return variant_main(argc, argv, mma::forward_configs, 80); }
 #endif

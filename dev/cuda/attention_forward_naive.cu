@@ -53,6 +53,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {{"128 threads", 0, 
 } // namespace naive
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention/bench.h"
-int main(int argc, char** argv) { return attention_main(argc, argv, naive::forward_configs); }
+int main(int argc, char** argv) { return variant_main(argc, argv, naive::forward_configs); }
 #endif

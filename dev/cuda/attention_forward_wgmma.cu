@@ -579,6 +579,5 @@ static constexpr AttentionForwardConfig forward_configs[] = {
 } // namespace wgmma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "attention/bench.h"
-int main(int argc, char** argv) { return attention_main(argc, argv, wgmma::forward_configs, 90); }
+int main(int argc, char** argv) { return variant_main(argc, argv, wgmma::forward_configs, 90); }
 #endif

@@ -19,7 +19,9 @@ template <class Variant, size_t N, size_t M>
 constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
     for (const AttentionRule& r : rules) {
         for (const Variant& v : variants) {
-            if (same_text(r.variant, v.name) && r.config && !v.config(r.config, r.HS, SIZE_MAX)) { return false; }
+            if (same_text(r.variant, v.name) && r.config && !attention_config(v, r.config, r.HS, SIZE_MAX)) {
+                return false;
+            }
         }
     }
     return true;

@@ -79,7 +79,7 @@ attention_choice(const AttentionHeld<Variant>& held, const AttentionGpu* gpu, in
     }
     const Variant* v = held.forced ? held.forced : attention_find(held.variants, rule->variant);
     if (!v) { return {"", nullptr}; }
-    const typename Variant::Config* config = v->config(rule ? rule->config : nullptr, HS, g.shared_limit);
+    const typename Variant::Config* config = attention_config(*v, rule ? rule->config : nullptr, HS, g.shared_limit);
     if (!config) {
         status_fail("attention: %s has no configuration for head size %d that fits the %zu bytes of shared memory of "
                     "this GPU",

@@ -6,8 +6,7 @@ configuration, and the table `forward_configs` or `backward_configs`. attention/
 for the variant, the first entry that serves the head size and fits the GPU is taken. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-    #include "bench.h"
-    int main(int argc, char** argv) { return attention_main(argc, argv, <variant>::forward_configs); }
+    int main(int argc, char** argv) { return variant_main(argc, argv, <variant>::forward_configs); }
     #endif
 */
 #ifndef ATTENTION_H
@@ -58,6 +57,7 @@ typedef int (*AttentionSumRows)(int B, int T);
 
 // One way to launch a variant. A table lists them best first for each head size.
 struct AttentionForwardConfig {
+    static constexpr const char* operation = "attention_forward_"; // with which the variants' files begin
     const char* name;        // as the bench prints it and --config names it, such as "64x64"; no comma: a CSV field
     int HS;                  // the head size it serves; 0: every one of the contract
     size_t shared_bytes;     // shared memory of a thread block
@@ -66,6 +66,7 @@ struct AttentionForwardConfig {
     AttentionScratchBytes scratch_bytes = nullptr; // of launch_with_scratch; the caller aligns scratch to 256 bytes
 };
 struct AttentionBackwardConfig {
+    static constexpr const char* operation = "attention_backward_";
     const char* name;
     int HS;
     size_t shared_bytes;
@@ -93,34 +94,16 @@ static inline Status attention_gpu(AttentionGpu* gpu) {
 
 // The first configuration of a variant's table that serves the head size and fits the GPU, and is called `name` unless
 // that is nullptr; nullptr if there is none.
-template <class Config> constexpr const Config* attention_config(const Config* configs, size_t num_configs,
-                                                                 const char* name, int HS, size_t shared_limit) {
-    for (const Config* c = configs; c < configs + num_configs; c++) {
-        if (name && !same_text(c->name, name)) { continue; }
-        if ((c->HS == 0 || c->HS == HS) && c->shared_bytes <= shared_limit) { return c; }
+template <class Config> constexpr const Config* attention_config(const Variants<Config>& configs, const char* name,
+                                                                 int HS, size_t shared_limit) {
+    for (const Config& c : configs) {
+        if (name && !same_text(c.name, name)) { continue; }
+        if ((c.HS == 0 || c.HS == HS) && c.shared_bytes <= shared_limit) { return &c; }
     }
     return nullptr;
 }
-
-// A variant and its table of configurations
-template <class Config_> struct AttentionVariant {
-    typedef Config_ Config;
-    const char* name;
-    const Config* configs;
-    size_t num_configs;
-
-    template <size_t N> constexpr AttentionVariant(const char* name, const Config (&table)[N])
-        : name(name), configs(table), num_configs(N) {}
-    constexpr const Config* config(const char* name, int HS, size_t shared_limit) const {
-        return attention_config(configs, num_configs, name, HS, shared_limit);
-    }
-    // Whether it has a configuration for the head size
-    bool serves(int HS) const { return config(nullptr, HS, SIZE_MAX) != nullptr; }
-    constexpr const Config* begin() const { return configs; }
-    constexpr const Config* end() const { return configs + num_configs; }
-};
-typedef AttentionVariant<AttentionForwardConfig> AttentionForwardVariant;
-typedef AttentionVariant<AttentionBackwardConfig> AttentionBackwardVariant;
+typedef Variant<AttentionForwardConfig> AttentionForwardVariant;
+typedef Variant<AttentionBackwardConfig> AttentionBackwardVariant;
 
 // Launches a kernel with so many bytes of dynamic shared memory; records an error if it cannot.
 template <class... Parameters, class... Arguments>

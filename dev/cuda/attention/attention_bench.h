@@ -122,7 +122,7 @@ template <class Trial> static void bench(const typename Trial::Variant& v, const
 }
 
 template <class Trial> static int run_variant(int argc, char** argv, const typename Trial::Variant& v,
-                                              std::vector<BenchSize> sizes, int compute_capability = 0) {
+                                              std::vector<BenchSize> sizes, int compute_capability) {
     const std::string program = std::string("attention_") + Trial::name + "_" + v.name + "_" + PRECISION_NAME;
     const BenchOptions o = bench_options(argc, argv, program.c_str(), sizes);
     std::string names;

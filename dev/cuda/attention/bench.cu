@@ -8,7 +8,6 @@ The timing   bench.h's, rested and steady.
 The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward. `trains` is what
              attention/choice.h says, which is what the trainer and libattention.so ask.
 */
-#include "bench.h"
 #include "attention_bench.h"
 
 // ----------------------------------------------------------------------------
@@ -191,7 +190,7 @@ template <class Direction> struct AttentionTrial {
                                   s.T, s.NH, s.HS);
         };
         const AttentionRule *forced = rule(variant.name), *free_choice = rule(nullptr);
-        if (variant.config(forced ? forced->config : nullptr, s.HS, gpu.sharedMemPerBlockOptin) != &c ||
+        if (attention_config(variant, forced ? forced->config : nullptr, s.HS, gpu.sharedMemPerBlockOptin) != &c ||
             c.launch == nullptr) {
             return "no";
         }
@@ -233,9 +232,9 @@ static const std::vector<BenchSize> attention_sizes = {{"-b", "B", "batch", 8},
                                                        {"-h", "NH", "number of heads", 12},
                                                        {"-d", "HS", "head size: 32, 64, 96 or 128", 64}};
 
-int attention_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability) {
+template <> int variant_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability) {
     return run_variant<AttentionTrial<Forward>>(argc, argv, variant, attention_sizes, compute_capability);
 }
-int attention_main(int argc, char** argv, const AttentionBackwardVariant& variant, int compute_capability) {
+template <> int variant_main(int argc, char** argv, const AttentionBackwardVariant& variant, int compute_capability) {
     return run_variant<AttentionTrial<Backward>>(argc, argv, variant, attention_sizes, compute_capability);
 }

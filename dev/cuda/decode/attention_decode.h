@@ -5,8 +5,7 @@ A variant attention_decode_<variant>.cu is, inside `namespace <variant>`, its ke
 the table `decode_configs`, best first for each head size. decode.cuh launches split. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-    #include "bench.h"
-    int main(int argc, char** argv) { return attention_decode_main(argc, argv, <variant>::decode_configs); }
+    int main(int argc, char** argv) { return variant_main(argc, argv, <variant>::decode_configs); }
     #endif
 */
 #ifndef ATTENTION_DECODE_H
@@ -51,6 +50,7 @@ typedef void (*AttentionDecode)(floatX* out, floatX* k_cache, floatX* v_cache, c
 
 // One way to launch a variant. A head size has one configuration for all B, T and max_length, because another has other bits.
 struct AttentionDecodeConfig {
+    static constexpr const char* operation = "attention_decode_";
     const char* name;    // as the bench prints it and --config names it; no comma: a CSV field
     int HS;              // the head size it serves; 0: every one of the contract
     size_t shared_bytes; // shared memory of a thread block

@@ -610,8 +610,7 @@ static constexpr AttentionDecodeConfig decode_configs[] = {
 } // namespace split
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "bench.h"
-int main(int argc, char** argv) { return attention_decode_main(argc, argv, split::decode_configs); }
+int main(int argc, char** argv) { return variant_main(argc, argv, split::decode_configs); }
 #endif
 
 #endif

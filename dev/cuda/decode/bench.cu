@@ -9,7 +9,6 @@ The check    sequences of many lengths, some without a part; what stands behind 
 The timing   bench.h's: all B sequences have T tokens, the new one included; caches rotate through more than the L2 cache.
 The row      GB/s count K and V of all tokens, once. `trains` is yes for what decode.cuh takes.
 */
-#include "bench.h"
 #include "reference.h"
 #include "dev/cuda/attention/attention_bench.h"
 
@@ -198,7 +197,7 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
 
 struct DecodeTrial {
     typedef AttentionDecodeConfig Config;
-    typedef AttentionDecodeVariant Variant;
+    typedef ::Variant<Config> Variant;
     static constexpr const char* name = "decode";
     static constexpr const RaceUnit* unit = &BYTES;
     Shape s;
@@ -218,7 +217,8 @@ struct DecodeTrial {
     }
     // Whether programs generate with this configuration
     static const char* trains(const Variant& variant, const Config& c, const cudaDeviceProp&, Shape s) {
-        return variant.config(nullptr, s.HS, SIZE_MAX) == &c && strcmp(variant.name, "split") == 0 ? "yes" : "no";
+        return attention_config(variant, nullptr, s.HS, SIZE_MAX) == &c && strcmp(variant.name, "split") == 0 ? "yes"
+                                                                                                              : "no";
     }
     static void measure(BenchGpu* gpu, const BenchOptions& o) { measure_read(gpu, o); }
 
@@ -248,10 +248,12 @@ struct DecodeTrial {
     void launch(const Config& c, int set, cudaStream_t stream) const { ::launch(c, sets[set], s, s.T, stream); }
 };
 
-int attention_decode_main(int argc, char** argv, const AttentionDecodeVariant& variant) {
+template <>
+int variant_main(int argc, char** argv, const Variant<AttentionDecodeConfig>& variant, int compute_capability) {
     return run_variant<DecodeTrial>(argc, argv, variant,
                                     {{"-b", "B", "batch", 1},
                                      {"-t", "T", "tokens of a sequence, the new one included", 1024},
                                      {"-h", "NH", "number of heads", 12},
-                                     {"-d", "HS", "head size: 32, 64, 96 or 128", 64}});
+                                     {"-d", "HS", "head size: 32, 64, 96 or 128", 64}},
+                                    compute_capability);
 }

@@ -27,8 +27,7 @@ static inline const AttentionDecodeConfig* attention_decode_choice(int B, int T,
         status_fail("decode of batch %d, cache length %d, %d heads of %d: %s", B, T, NH, HS, why);
         return nullptr;
     }
-    const Variants<AttentionDecodeConfig>& all = attention_decode_configs;
-    return attention_config(all.first, all.count, nullptr, HS, SIZE_MAX);
+    return attention_config(attention_decode_configs, nullptr, HS, SIZE_MAX);
 }
 
 // Bytes of scratch, which the caller aligns to 256 and fills with zeros once; SIZE_MAX if the size does not fit, 0 and an

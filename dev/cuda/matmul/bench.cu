@@ -12,7 +12,6 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 */
 #include <stddef.h>
 
-#include "bench.h"
 #include "reference.h"
 #include "dev/cuda/bench/bench.h"
 #include "llmc/cuda/device_code.cuh"
@@ -601,7 +600,7 @@ static std::vector<bool> wanted_groups(const BenchOptions& o) {
     return wanted;
 }
 
-int matmul_main(int argc, char** argv, const MatmulVariant& variant, int compute_capability) {
+template <> int variant_main(int argc, char** argv, const MatmulVariant& variant, int compute_capability) {
     const std::string program = std::string("matmul_") + variant.name + "_" + PRECISION_NAME;
     const BenchOptions o = bench_options(argc, argv, program.c_str(), matmul_sizes, matmul_texts);
     std::vector<bool> wanted = wanted_groups(o), served(NUM_MATMUL_GROUPS);

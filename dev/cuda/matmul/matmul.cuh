@@ -12,7 +12,6 @@ Launchers record errors and return (llmc/base/utils.h).
 #define MATMUL_CUH
 
 #include "matmul.h"
-#include "dev/cuda/bench/variants.cuh"
 
 extern const Variants<MatmulVariant> matmul_variants;
 

@@ -5,14 +5,14 @@ A variant matmul_<variant>.cu is, inside `namespace <variant>`, its kernels, a l
 table `matmul_configs`, of any of the groups, best first for each. matmul/choice.h chooses among them. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-    #include "bench.h"
-    int main(int argc, char** argv) { return matmul_main(argc, argv, <variant>::matmul_configs); }
+    int main(int argc, char** argv) { return variant_main(argc, argv, <variant>::matmul_configs); }
     #endif
 */
 #ifndef MATMUL_H
 #define MATMUL_H
 
 #include "choice.h"
+#include "dev/cuda/bench/variants.cuh"
 #include "llmc/cuda/common.cuh"
 
 // The contract.
@@ -96,6 +96,7 @@ typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, Mat
 
 // One way to launch a group
 struct MatmulConfig {
+    static constexpr const char* operation = "matmul_"; // with which the variants' files begin
     const char* name; // as the bench prints it and --config names it; no comma: a CSV field
     MatmulGroup group;
     const char* (*unsupported)(MatmulSizes s); // of what the contract serves: half a sentence, or NULL if it is served
@@ -119,16 +120,7 @@ static inline MatmulSizes matmul_weight_sizes(int count, int n, MatmulSizes s) {
 static inline const char* matmul_serves_all(MatmulSizes) { return nullptr; }
 static inline size_t matmul_no_scratch(MatmulSizes) { return 0; }
 
-struct MatmulVariant {
-    const char* name;
-    const MatmulConfig* configs;
-    size_t num_configs;
-
-    template <size_t N> constexpr MatmulVariant(const char* name, const MatmulConfig (&table)[N])
-        : name(name), configs(table), num_configs(N) {}
-    constexpr const MatmulConfig* begin() const { return configs; }
-    constexpr const MatmulConfig* end() const { return configs + num_configs; }
-};
+typedef Variant<MatmulConfig> MatmulVariant;
 
 // The variant's first configuration of the group that serves the sizes; nullptr where there is none.
 static inline const MatmulConfig* matmul_config(const MatmulVariant& variant, MatmulGroup group, MatmulSizes s) {

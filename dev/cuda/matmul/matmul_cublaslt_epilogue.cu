@@ -51,8 +51,7 @@ static constexpr MatmulConfig matmul_configs[] = {
 } // namespace cublaslt_epilogue
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "bench.h"
-int main(int argc, char** argv) { return matmul_main(argc, argv, cublaslt_epilogue::matmul_configs); }
+int main(int argc, char** argv) { return variant_main(argc, argv, cublaslt_epilogue::matmul_configs); }
 #endif
 
 #endif

@@ -128,8 +128,7 @@ static constexpr MatmulConfig matmul_configs[] = {
 } // namespace softmax_wgmma
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
-#include "bench.h"
-int main(int argc, char** argv) { return matmul_main(argc, argv, softmax_wgmma::matmul_configs, 90); }
+int main(int argc, char** argv) { return variant_main(argc, argv, softmax_wgmma::matmul_configs, 90); }
 #endif
 
 #endif

@@ -1,10 +1,9 @@
 // What dev/cuda/bench/bench.h does beside the GPU: command line, energy from a counter that ticks seldom, rows of the
 // leaderboard. And that a variant's name is that of its file.
 // Needs no GPU.
-#include "dev/cuda/attention/bench.h"
 #include "dev/cuda/bench/bench.h"
-#include "dev/cuda/decode/bench.h"
-#include "dev/cuda/matmul/bench.h"
+#include "dev/cuda/decode/attention_decode.h"
+#include "dev/cuda/matmul/matmul.h"
 #include "dev/test/fixtures/unit.h"
 
 static const std::vector<BenchSize> sizes = {{"-m", "M", "rows", 8}, {"-n", "N", "columns", 64}};
@@ -103,25 +102,12 @@ static void test_choice_of_racers() {
 
 // The mains of the benches, which only note the name that they get
 static std::string named;
-int attention_main(int, char**, const AttentionForwardVariant& variant, int) {
+template <class Config> int variant_main(int, char**, const Variant<Config>& variant, int) {
     named = variant.name;
     return 0;
 }
-int attention_main(int, char**, const AttentionBackwardVariant& variant, int) {
-    named = variant.name;
-    return 0;
-}
-int attention_decode_main(int, char**, const AttentionDecodeVariant& variant) {
-    named = variant.name;
-    return 0;
-}
-int matmul_main(int, char**, const MatmulVariant& variant, int) {
-    named = variant.name;
-    return 0;
-}
-
 // The name of a main's variant
-template <class Config> static std::string name_of(int (*variant_main)(int, char**, const Config (&)[1])) {
+template <class Config> static std::string name_of() {
     static const Config table[1] = {};
     named = "none";
     variant_main(0, nullptr, table);
@@ -133,17 +119,12 @@ static void test_names() {
     CHECK(variant_of("dev/cuda/attention_forward_flash2.cu", "attention_forward_") == "flash2");
     CHECK(variant_of("/a.cu/b/matmul_softmax_wgmma.cu", "matmul_") == "softmax_wgmma");
     CHECK(variant_of("mine.cu", "attention_decode_") == "mine");
-    CHECK(name_of<AttentionForwardConfig>([](int c, char** v, const AttentionForwardConfig(&t)[1]) {
-              return attention_main(c, v, t);
-          }) == "test_bench");
-    CHECK(name_of<AttentionBackwardConfig>([](int c, char** v, const AttentionBackwardConfig(&t)[1]) {
-              return attention_main(c, v, t);
-          }) == "test_bench");
-    CHECK(name_of<AttentionDecodeConfig>([](int c, char** v, const AttentionDecodeConfig(&t)[1]) {
-              return attention_decode_main(c, v, t);
-          }) == "test_bench");
-    CHECK(name_of<MatmulConfig>([](int c, char** v, const MatmulConfig(&t)[1]) { return matmul_main(c, v, t); }) ==
-          "test_bench");
+    CHECK(name_of<AttentionForwardConfig>() == "test_bench" && name_of<AttentionBackwardConfig>() == "test_bench");
+    CHECK(name_of<AttentionDecodeConfig>() == "test_bench" && name_of<MatmulConfig>() == "test_bench");
+    CHECK(strcmp(AttentionForwardConfig::operation, "attention_forward_") == 0);
+    CHECK(strcmp(AttentionBackwardConfig::operation, "attention_backward_") == 0);
+    CHECK(strcmp(AttentionDecodeConfig::operation, "attention_decode_") == 0);
+    CHECK(strcmp(MatmulConfig::operation, "matmul_") == 0);
 }
 
 int main() {

@@ -53,8 +53,7 @@ static void check_configs(const AttentionForwardVariant& v, Shape s, const float
     const Rows ranges[] = {{0, 64, 0.215}, {64, two_parts, 0.24}, {two_parts, two_parts + 64, 0.2825}};
     floatX* out = device_array<floatX>(s.elements());
     float *l = device_array<float>(s.rows()), *m = device_array<float>(s.rows());
-    for (size_t n = 0; n < v.num_configs; n++) {
-        const AttentionForwardConfig& c = v.configs[n];
+    for (const AttentionForwardConfig& c : v) {
         if (c.HS != s.HS || c.shared_bytes > shared_limit) { continue; }
         cuda_check(cudaMemset(out, 0xff, s.elements() * sizeof(floatX)));
         c.launch(out, l, m, qkv, s.B, s.T, s.NH, s.HS, 0);
