@@ -21,7 +21,19 @@ static inline void layernorm_forward(floatX* out, float* mean, float* rstd, cons
     residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream);
 }
 
-static inline size_t layernorm_backward_scratch_bytes(int C) { return 3 * column_sum_scratch_bytes(C); }
+constexpr int LAYERNORM_MOST_CHANNELS = 640 * x128::size; // of backward: 5120 in 16 bit, 2560 in fp32
+
+static inline Status layernorm_check(int C) {
+    if (C <= LAYERNORM_MOST_CHANNELS) { return STATUS_OK; }
+    return status_fail("LayerNorm of %d channels: a GPU trains at most %d in " PRECISION_NAME, C,
+                       LAYERNORM_MOST_CHANNELS);
+}
+
+// Records an error for more channels than that.
+static inline size_t layernorm_backward_scratch_bytes(int C) {
+    layernorm_check(C);
+    return 3 * column_sum_scratch_bytes(C);
+}
 
 // dresidual (N, C) += the gradient of layernorm's input (= with overwrite); dweight, dbias (C), fp32, +=.
 // dresidual_sum (C), fp32, or NULL: += the column sums of the new dresidual, which is the gradient of the bias of the

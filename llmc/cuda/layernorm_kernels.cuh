@@ -1,6 +1,6 @@
 /*
 The kernels of layernorm.cuh and their launchers, which the variants of matmul include: they are compiled once for all programs
-of a precision, in matmul.cu's object. Any number of channels; wide rows take a slower path.
+of a precision, in matmul.cu's object.
 */
 #ifndef LLMC_CUDA_LAYERNORM_KERNELS_CUH
 #define LLMC_CUDA_LAYERNORM_KERNELS_CUH
@@ -235,65 +235,23 @@ template <int R, int THREADS, int BLOCKS> __global__ void __launch_bounds__(THRE
     }
 }
 
-// The same for wider rows, one at a time: a thread owns several vectors of channels, reads them twice, and accumulates their
-// column sums in its block's row of partial.
-static __global__ void __launch_bounds__(512)
-    layernorm_backward_wide_kernel(floatX* dresidual, float* partial, const floatX* dout, const floatX* inp,
-                                   const floatX* weight, const float* mean, const float* rstd, int N, int C,
-                                   int overwrite) {
-    constexpr int K = x128::size;
-    float* const mine = partial + (size_t)blockIdx.x * 3 * C;
-    for (size_t row = blockIdx.x; row < N; row += gridDim.x) {
-        const float mu = mean[row], s = rstd[row];
-        float sum_g = 0.0f, sum_gx = 0.0f;
-        for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
-            const x128 w = load128(weight + c), d = load128(dout + row * C + c), x = load128(inp + row * C + c);
-            for (int k = 0; k < K; k++) {
-                const float g = (float)d[k] * (float)w[k];
-                sum_g += g;
-                sum_gx += g * (((float)x[k] - mu) * s);
-            }
-        }
-        const float mean_g = block_sum(sum_g) / C, mean_gx = block_sum(sum_gx) / C;
-        for (int c = threadIdx.x * K; c < C; c += blockDim.x * K) {
-            const size_t i = row * C + c;
-            const x128 w = load128(weight + c), d = load128(dout + i), x = load128(inp + i);
-            x128 residual = overwrite ? x128{} : load128(dresidual + i);
-            for (int k = 0; k < K; k++) {
-                const float xhat = ((float)x[k] - mu) * s,
-                            dx = ((float)d[k] * (float)w[k] - mean_g - xhat * mean_gx) * s;
-                residual[k] = (floatX)((float)residual[k] + dx);
-                const float terms[3] = {(float)d[k] * xhat, (float)d[k], (float)residual[k]};
-                for (int n = 0; n < 3; n++) { // the block's first row writes, the others add
-                    float* const sum = mine + (size_t)n * C + c + k;
-                    *sum = row == blockIdx.x ? terms[n] : *sum + terms[n];
-                }
-            }
-            store128(dresidual + i, residual);
-        }
-    }
-}
-
 void layernorm_backward(floatX* dresidual, float* dweight, float* dbias, float* dresidual_sum, float* sum,
                         const floatX* dout, const floatX* inp, const floatX* weight, const float* mean,
                         const float* rstd, float* scratch, int N, int C, int overwrite, cudaStream_t stream) {
     // By the threads of a row, whole warps: GPT-2's models have 3, 4, 5 and 7 in 16 bit. The fewest thread blocks per SM that
     // hide the latency: with more of them DRAM is slower (dev/LOG.md).
     static const struct {
-        int threads, rows, stages;
-        decltype(&layernorm_backward_wide_kernel) kernel;
-    } kernels[] = {{96, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 96, 5>},
-                   {128, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 128, 4>},
-                   {160, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 160, 3>},
-                   {224, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 224, 2>},
-                   {256, 2, LAYERNORM_STAGES, layernorm_backward_kernel<2, 256, 2>},
-                   {640, 1, LAYERNORM_STAGES, layernorm_backward_kernel<1, 640, 1>}, // 5120 channels in 16 bit
-                   {512, 1, 0, layernorm_backward_wide_kernel}};
+        int threads, rows;
+        decltype(&layernorm_backward_kernel<2, 96, 5>) kernel;
+    } kernels[] = {{96, 2, layernorm_backward_kernel<2, 96, 5>},   {128, 2, layernorm_backward_kernel<2, 128, 4>},
+                   {160, 2, layernorm_backward_kernel<2, 160, 3>}, {224, 2, layernorm_backward_kernel<2, 224, 2>},
+                   {256, 2, layernorm_backward_kernel<2, 256, 2>}, {640, 1, layernorm_backward_kernel<1, 640, 1>}};
+    if (layernorm_check(C) != STATUS_OK) { return; }
     int n = 0;
-    while (kernels[n].stages > 0 && kernels[n].threads * x128::size < C) { n++; }
-    const int threads = kernels[n].threads, R = kernels[n].rows, stages = kernels[n].stages;
+    while (kernels[n].threads * x128::size < C) { n++; }
+    const int threads = kernels[n].threads, R = kernels[n].rows;
     const auto kernel = kernels[n].kernel;
-    const int shared = stages * R * 3 * threads * (int)sizeof(x128); // at most 90 KiB
+    const int shared = LAYERNORM_STAGES * R * 3 * threads * (int)sizeof(x128); // at most 90 KiB
     cuda_try(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     int blocks = resident_blocks(kernel, threads, shared);
     if (blocks > CEIL_DIV(N, R)) { blocks = CEIL_DIV(N, R); }

@@ -1436,7 +1436,7 @@ int main(void) {
         test_layernorm_forward(5, C, true);
     }
     test_layernorm_forward(1, 768, true);
-    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1024, 1280, 1600, 2048, 2560, 640 * K, 641 * K, 12288}) {
+    for (size_t C : {K, 5 * K, 33 * K, 64, 768, 1024, 1280, 1600, 2048, 2560, 640 * K}) {
         test_layernorm_backward(67, C, 0, true);
         test_layernorm_backward(1, C, 1, false);
     }
@@ -1444,7 +1444,7 @@ int main(void) {
     test_layernorm_backward(8209, 768, 0, true); // many turns of each
     test_layernorm_backward(4099, 1600, 0, true);
     test_layernorm_backward(2203, 2560, 0, true);
-    test_layernorm_backward(2203, 641 * K, 0, true);
+    test_layernorm_backward(2203, 640 * K, 0, true);
     test_gelu(1, K);
     test_gelu(67, 33 * K);
     test_gelu(2051, 3072);

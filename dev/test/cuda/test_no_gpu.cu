@@ -2,6 +2,7 @@
 // what a failed call has not written. No GPU is used, also where there is one.
 #include "dev/cuda/doctor.cuh"
 #include "llmc/cuda/hopper.cuh"
+#include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/nvtx.cuh"
 #include "dev/test/fixtures/unit.h"
 
@@ -89,6 +90,16 @@ static void old_drivers_are_a_fault() {
     CHECK(d.faults == 0);
 }
 
+// A model's plan asks for LayerNorm's scratch: more channels than its kernels serve end with one line.
+static void wide_layernorms_are_refused() {
+    status_clear();
+    CHECK(layernorm_backward_scratch_bytes(640 * x128::size) > 0 && status_now() == STATUS_OK);
+    layernorm_backward_scratch_bytes(641 * x128::size);
+    CHECK(status_now() == STATUS_ERROR &&
+          holds(status_message(), "LayerNorm of 5128 channels: a GPU trains at most 5120"));
+    status_clear();
+}
+
 int main() {
     setenv("CUDA_VISIBLE_DEVICES", "-1", 1); // before the first CUDA call
     every_failure_has_its_reason();
@@ -96,5 +107,6 @@ int main() {
     no_gpu_is_asked_about();
     failures_end_the_program();
     old_drivers_are_a_fault();
+    wide_layernorms_are_refused();
     return unit_end();
 }
