@@ -163,7 +163,6 @@ struct Set {
     std::vector<Buffer> buffers; // one a tensor
     MatmulTensors t = {};
     Buffer scratch;
-    uint64_t seed = 0; // of what fills it
 };
 
 // If `shared` is not nullptr, uses that set's inputs.
@@ -180,37 +179,33 @@ static Set set_allocate(const Case& c, const Set* shared) {
     return set;
 }
 
-// Writes the n-th tensor of a set or, with `different`, counts its elements that are no longer as written.
-static void set_fill_tensor(const Set& set, const Case& c, size_t n, unsigned long long* different) {
-    const TensorOf& tensor = set.tensors[n];
-    const Buffer b = set.buffers[n];
-    const FillOf fill = {tensor.fill, c.pattern, tensor.columns, tensor.scale, c.s.vocab_size, set.seed * 64 + n};
-    const auto launch = [&](auto* x) { fill_tensor<<<4096, 256>>>(x, tensor.elements(), fill, different); };
-    if (tensor.type == TYPE_X) {
-        launch(b.as<floatX>());
-    } else if (tensor.type == TYPE_FLOAT) {
-        launch(b.as<float>());
-    } else {
-        launch(b.as<int>());
-    }
-    cuda_check(cudaGetLastError());
-}
 // Fills inputs, tensors that are added to, and outputs, to which accumulating kernels add
-static void set_fill(Set* set, const Case& c, uint64_t seed) {
-    set->seed = seed;
-    for (size_t n = 0; n < set->tensors.size(); n++) {
-        buffer_poison(set->buffers[n]);
-        set_fill_tensor(*set, c, n, nullptr);
+static void set_fill(const Set& set, const Case& c, uint64_t seed) {
+    for (size_t n = 0; n < set.tensors.size(); n++) {
+        const TensorOf& tensor = set.tensors[n];
+        const Buffer b = set.buffers[n];
+        const FillOf fill = {tensor.fill, c.pattern, tensor.columns, tensor.scale, c.s.vocab_size, seed * 64 + n};
+        const auto launch = [&](auto* x) { fill_tensor<<<4096, 256>>>(x, tensor.elements(), fill); };
+        buffer_poison(b);
+        if (tensor.type == TYPE_X) {
+            launch(b.as<floatX>());
+        } else if (tensor.type == TYPE_FLOAT) {
+            launch(b.as<float>());
+        } else {
+            launch(b.as<int>());
+        }
+        cuda_check(cudaGetLastError());
     }
 }
-// Copies the tensors that are added to from `before`; sets outputs to NaN or, if accumulating, copies them, too
+// Copies inputs that are the set's own and the tensors that are added to from `before`; sets outputs to NaN or, if accumulating,
+// copies them, too
 static void set_restart(Set* set, const Set& before, bool accumulate) {
     set->t.accumulate = accumulate;
     for (size_t n = 0; n < set->tensors.size(); n++) {
         const Buffer to = set->buffers[n], from = before.buffers[n];
-        if (set->tensors[n].role == INPUT) { continue; }
+        if (to.data == from.data) { continue; }
         buffer_poison(to);
-        if (set->tensors[n].role == ADDED || accumulate) {
+        if (set->tensors[n].role != OUTPUT || accumulate) {
             cuda_check(cudaMemcpy(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice));
         }
     }
@@ -277,11 +272,9 @@ struct Judge {
         float most;
         memcpy(&most, &bits, sizeof(most));
         if (d.not_finite || !(most <= 1)) {
-            const auto element =
-                from_device<Element>([&](Element* at) { look_at<<<1, 1>>>(at, of, e, want, (int64_t)n); });
-            fatal("%s: %s[%d,%d] is %.7g, must be %.7g within %.2g; %llu elements are not finite, or were not written",
-                  what.c_str(), name.c_str(), (int)rows[n / columns], (int)(n % columns), element.got,
-                  element.want.value, element.want.error, d.not_finite);
+            fatal(
+                "%s: %s[%d,%d] is off by %.3g times what is allowed; %llu elements are not finite, or were not written",
+                what.c_str(), name.c_str(), (int)rows[n / columns], (int)(n % columns), most, d.not_finite);
         }
         worst = fmax(worst, most);
         if (rel_err < 0) { rel_err = d.reference2 > 0 ? sqrt(d.error2 / d.reference2) : 0; }
@@ -404,15 +397,23 @@ static void check_accumulation(const MatmulConfig& config, const Case& c, const 
 }
 
 // Ends the program if the configuration is wrong or not deterministic. `before` is filled.
-static Judge check_config(const MatmulConfig& config, const Case& c, const std::vector<GemmReference>& r,
-                          const Set& before, Libraries* libraries, const std::string& what) {
-    Set sets[3];
+static Judge check_config(const MatmulConfig& config, const Case& c, const Set& before, Libraries* libraries,
+                          const std::string& what) {
+    const std::vector<GemmReference> r = reference_compute(c, before.t);
+    Set sets[3]; // the first with inputs of its own
     for (Set& set : sets) {
-        set = set_allocate(c, &before);
+        set = set_allocate(c, &set == &sets[0] ? nullptr : &before);
         set.scratch = buffer_allocate(config.scratch_bytes(c.s));
         set_restart(&set, before, false);
     }
     run(config, {&sets[0]}, c.s, libraries, what);
+    for (size_t n = 0; n < before.tensors.size(); n++) {
+        const Buffer input = before.buffers[n];
+        if (before.tensors[n].role != INPUT) { continue; }
+        if (words_different(sets[0].buffers[n].data, input.data, input.bytes)) {
+            fatal("%s: wrote to its input %s", what.c_str(), before.tensors[n].name);
+        }
+    }
     Judge judge = {what};
     judge.e.t = sets[0].t, judge.e.rows = c.s.R, judge.e.vocab_size = c.s.vocab_size;
     judge.outputs(c.group, r, before.t, config.scaled);
@@ -426,12 +427,6 @@ static Judge check_config(const MatmulConfig& config, const Case& c, const std::
         }
     }
     if (matmul_weights(c.group) > 0) { check_accumulation(config, c, before, sets[0], &sets[1], libraries, what); }
-    for (size_t n = 0; n < before.tensors.size(); n++) {
-        if (before.tensors[n].role != INPUT) { continue; }
-        if (counted([&](unsigned long long* different) { set_fill_tensor(before, c, n, different); })) {
-            fatal("%s: wrote to its input %s", what.c_str(), before.tensors[n].name);
-        }
-    }
     return judge;
 }
 
@@ -470,14 +465,6 @@ static void check_sweep(Contest& contest) {
     for (const MatmulConfig* config : contest.configs) {
         double worst = 0;
         int checks = 0;
-        const auto check_case = [&](const Case& c) {
-            Set before = set_allocate(c, nullptr);
-            set_fill(&before, c, 1000 + c.pattern);
-            const std::vector<GemmReference> r = reference_compute(c, before.t);
-            const std::string what = describe(variant, config->name, c);
-            worst = fmax(worst, check_config(*config, c, r, before, &contest.libraries, what).worst);
-            checks++;
-        };
         for (const std::vector<int>& shape : sweep_shapes(contest.o)) {
             const MatmulSizes s = sizes_of(config->group, shape[0], shape[1], shape[2]);
             if (const char* unsupported = config->unsupported(s)) {
@@ -485,7 +472,14 @@ static void check_sweep(Contest& contest) {
                 continue;
             }
             for (Pattern pattern : {ORDINARY, OUTLIERS}) {
-                for (Form form : forms_of(*config)) { check_case({config->group, s, pattern, form}); }
+                for (Form form : forms_of(*config)) {
+                    const Case c = {config->group, s, pattern, form};
+                    const Set before = set_allocate(c, nullptr);
+                    set_fill(before, c, 1000 + pattern);
+                    const std::string what = describe(variant, config->name, c);
+                    worst = fmax(worst, check_config(*config, c, before, &contest.libraries, what).worst);
+                    checks++;
+                }
             }
         }
         printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed\n", variant,
@@ -507,82 +501,62 @@ static const char* trains(const MatmulVariant& variant, const MatmulConfig* conf
     return matmul_config(variant, config->group, s) == config ? "yes" : "no";
 }
 
-// Checks the configurations of a group at the sizes, times them and prints a row for each.
-static void bench(Contest& contest, const BenchGpu& gpu, MatmulGroup group, MatmulSizes s) {
+// Checks a configuration at the sizes, times it and prints a row.
+static void bench(Contest& contest, const BenchGpu& gpu, const MatmulConfig& config, MatmulSizes s) {
     // In training, group weight computes no bias gradient: other kernels sum the columns.
-    const Case c = {group, s, ORDINARY, group == MATMUL_WEIGHT ? FEWER_TENSORS : ALL_TENSORS};
-    const char* variant = contest.variant.name;
+    const Case c = {config.group, s, ORDINARY, config.group == MATMUL_WEIGHT ? FEWER_TENSORS : ALL_TENSORS};
+    const char *variant = contest.variant.name, *group = matmul_group_names[c.group];
     const double bytes = least_bytes_of(c);
     printf("\nmatmul_%s, %s, %s, %s, R %d IN %d OUT %d: %s\n%.1f GFLOP in the GEMM, %.3f GB at least%s\n", variant,
-           matmul_group_names[group], PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT,
-           matmul_group_formulas[group], 1e-9 * flops_of(c), 1e-9 * bytes,
+           group, PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT, matmul_group_formulas[c.group],
+           1e-9 * flops_of(c), 1e-9 * bytes,
            c.form == ALL_TENSORS ? "" : "; without column sums of dout, as this shape trains");
-
-    std::vector<Set> sets(bench_sets(gpu, bytes));
-    size_t scratch_bytes = 0;
-    std::vector<Racer> racers;
-    sets[0] = set_allocate(c, nullptr);
-    set_fill(&sets[0], c, 42);
-    std::vector<GemmReference> r = reference_compute(c, sets[0].t);
-    for (const MatmulConfig* config : contest.configs) {
-        const char* why = config->group == group ? config->unsupported(s) : "";
-        if (why && *why) { printf("skipped %s: %s\n", config->name, why); }
-        if (why) { continue; }
-        const Judge v = check_config(*config, c, r, sets[0], &contest.libraries, describe(variant, config->name, c));
-        auto run = [config, s, &sets, &contest](int n, cudaStream_t stream) {
-            launch(*config, sets[n], s, &contest.libraries.of[0], stream);
-        };
-        // check_config() passed: deterministic
-        racers.push_back({config->name, trains(contest.variant, config, s), v.rel_err, true, run});
-        scratch_bytes = std::max(scratch_bytes, config->scratch_bytes(s));
+    if (const char* why = config.unsupported(s)) {
+        printf("skipped %s: %s\n", config.name, why);
+        return;
     }
-    if (racers.empty()) { return; }
-    r.clear(); // frees its memory
-    const Buffer scratch = buffer_allocate(scratch_bytes);
+    std::vector<Set> sets(bench_sets(gpu, bytes));
+    sets[0] = set_allocate(c, nullptr);
+    set_fill(sets[0], c, 42);
+    const Judge v = check_config(config, c, sets[0], &contest.libraries, describe(variant, config.name, c));
+    const Buffer scratch = buffer_allocate(config.scratch_bytes(s));
     for (Set& set : sets) {
         if (&set != &sets[0]) {
             set = set_allocate(c, nullptr);
-            set_fill(&set, c, 42);
+            set_fill(set, c, 42);
         }
         set.scratch = scratch;
     }
+    const auto run = [&](int n, cudaStream_t stream) { launch(config, sets[n], s, &contest.libraries.of[0], stream); };
 
     Race race;
     race.columns = "group,variant,precision,R,IN,OUT";
-    race.values = std::string(matmul_group_names[group]) + "," + variant + "," + PRECISION_NAME;
+    race.values = std::string(group) + "," + variant + "," + PRECISION_NAME;
     for (int size : {s.R, s.IN, s.OUT}) { race.values += "," + std::to_string(size); }
     race.work = flops_of(c);
     race.sets = (int)sets.size();
     race.least_bytes = bytes;
-    run_race(contest.o, gpu, race, racers);
+    // check_config() passed: deterministic
+    run_race(contest.o, gpu, race, {{config.name, trains(contest.variant, &config, s), v.rel_err, true, run}});
 }
 
 // ----------------------------------------------------------------------------
 // Main
 
-// The shapes to time for the groups in `wanted`
-struct Timed {
-    MatmulGroup group;
-    MatmulSizes s;
-};
-static std::vector<Timed> shapes_to_time(const BenchOptions& o, const std::vector<bool>& wanted) {
-    std::vector<Timed> list;
+// The shapes to time of a group
+static std::vector<MatmulSizes> shapes_to_time(const BenchOptions& o, MatmulGroup group) {
+    std::vector<MatmulSizes> list;
     const std::vector<const char*>& models = o.texts[1].values;
     for (const char* text : models) {
         const std::vector<int> model = bench_shape("--model", 2, text);
+        if (model[1] > 1 << 22) { fatal("--model %s: the channels must be at most 2^22", text); }
         for (const auto& m : model_shapes) {
-            if (!wanted[m.group]) { continue; }
-            if (model[1] > 1 << 22) { fatal("--model %s: the channels must be at most 2^22", text); }
             const int OUT = m.out ? m.out * model[1] : PADDED_VOCABULARY;
-            list.push_back({m.group, sizes_of(m.group, model[0], m.in * model[1], OUT)});
+            if (m.group == group) { list.push_back(sizes_of(group, model[0], m.in * model[1], OUT)); }
         }
     }
-    for (const std::vector<int>& shape : o.shapes) {
-        for (int group = 0; group < NUM_MATMUL_GROUPS && (models.empty() || o.shapes_given); group++) {
-            const MatmulGroup g = (MatmulGroup)group;
-            if (wanted[group]) { list.push_back({g, sizes_of(g, shape[0], shape[1], shape[2])}); }
-        }
-    }
+    if (!models.empty() && !o.shapes_given) { return list; }
+    for (const std::vector<int>& shape : o.shapes) { list.push_back(sizes_of(group, shape[0], shape[1], shape[2])); }
     return list;
 }
 
@@ -603,20 +577,20 @@ static std::vector<bool> wanted_groups(const BenchOptions& o) {
 template <> int variant_main(int argc, char** argv, const MatmulVariant& variant, int compute_capability) {
     const std::string program = std::string("matmul_") + variant.name + "_" + PRECISION_NAME;
     const BenchOptions o = bench_options(argc, argv, program.c_str(), matmul_sizes, matmul_texts);
-    std::vector<bool> wanted = wanted_groups(o), served(NUM_MATMUL_GROUPS);
+    const std::vector<bool> wanted = wanted_groups(o);
     std::string names;
     std::vector<const MatmulConfig*> configs;
+    std::vector<std::pair<const MatmulConfig*, MatmulSizes>> timed;
     for (const MatmulConfig& c : variant) {
         names += (names.empty() ? "" : ", ") + std::string(matmul_group_names[c.group]) + " " + c.name;
         if (!wanted[c.group] || (o.config && strcmp(o.config, c.name) != 0)) { continue; }
         configs.push_back(&c);
-        served[c.group] = true;
+        for (MatmulSizes s : shapes_to_time(o, c.group)) { timed.push_back({&c, s}); }
     }
     if (configs.empty()) {
         fatal("%s %s: %s has no such configuration, but %s", o.config ? "--config" : "--group",
               o.config ? o.config : o.texts[0].values[0], program.c_str(), names.c_str());
     }
-    const std::vector<Timed> timed = shapes_to_time(o, served);
 
     BenchGpu gpu;
     bench_needs(gpu, program, compute_capability);
@@ -624,6 +598,6 @@ template <> int variant_main(int argc, char** argv, const MatmulVariant& variant
     if (o.sweep || o.check_only) { check_sweep(*contest); }
     if (o.check_only) { return EXIT_SUCCESS; }
     measure_gemm(&gpu, o);
-    for (const Timed& t : timed) { bench(*contest, gpu, t.group, t.s); }
+    for (const auto& [config, s] : timed) { bench(*contest, gpu, *config, s); }
     return EXIT_SUCCESS;
 }

@@ -51,16 +51,10 @@ __device__ inline float fill_at(const FillOf& f, int64_t i) {
         return x;
     }
 }
-// Writes the elements of x or, with `different`, counts those that are no longer as written.
-template <class T> __global__ void fill_tensor(T* x, int64_t elements, FillOf f, unsigned long long* different) {
+template <class T> __global__ void fill_tensor(T* x, int64_t elements, FillOf f) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < elements;
          i += (int64_t)gridDim.x * blockDim.x) {
-        const T value = (T)fill_at(f, i);
-        if (different == nullptr) {
-            x[i] = value;
-        } else if ((float)x[i] != (float)value) {
-            atomicAdd(different, 1ull);
-        }
+        x[i] = (T)fill_at(f, i);
     }
 }
 
@@ -303,17 +297,6 @@ template <class T> struct Output {
         return (double)(float)x[row * columns + column] * (factors ? (double)factors[row] : 1);
     }
 };
-struct Element {
-    double got;
-    MatmulBounded want;
-};
-// The n-th element
-template <class T>
-__device__ inline Element element_at(const Output<T>& output, const Expected& e, Want want, int64_t n) {
-    const int64_t i = n / output.columns, column = n % output.columns, row = output.rows[i];
-    const MatmulBounded expected = e.value(want, i, row, column);
-    return {output.at(row, column), expected};
-}
 template <class T> __global__ void __launch_bounds__(REFERENCE_THREADS)
     compare_elements(Difference* difference, Output<T> output, const __grid_constant__ Expected expected, Want want) {
     double error2 = 0, reference2 = 0;
@@ -321,13 +304,14 @@ template <class T> __global__ void __launch_bounds__(REFERENCE_THREADS)
     const int64_t elements = (int64_t)output.rows.count * output.columns;
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < elements;
          n += (int64_t)gridDim.x * blockDim.x) {
-        const Element e = element_at(output, expected, want, n);
-        const double error = fabs(e.got - e.want.value);
+        const int64_t i = n / output.columns, column = n % output.columns, row = output.rows[i];
+        const MatmulBounded bounded = expected.value(want, i, row, column);
+        const double got = output.at(row, column), error = fabs(got - bounded.value);
         // NaN counts as the largest; an error of 0 passes a tolerance of 0
-        const double ratio = error <= 1e30 * e.want.error ? error * (1 / e.want.error) : 1e30;
+        const double ratio = error <= 1e30 * bounded.error ? error * (1 / bounded.error) : 1e30;
         const float over = error == 0 ? 0 : (float)ratio;
-        if (!isfinite(e.got)) { not_finite++; }
-        error2 += error * error, reference2 += e.want.value * e.want.value;
+        if (!isfinite(got)) { not_finite++; }
+        error2 += error * error, reference2 += bounded.value * bounded.value;
         const unsigned long long bits = (unsigned long long)__float_as_uint(over) << 32 | (unsigned)n;
         worst = bits > worst ? bits : worst; // positive floats order as their bits
     }
@@ -339,11 +323,6 @@ template <class T> __global__ void __launch_bounds__(REFERENCE_THREADS)
         atomicAdd(&difference->reference2, reference2);
     }
 }
-template <class T>
-__global__ void look_at(Element* e, Output<T> output, const __grid_constant__ Expected expected, Want want, int64_t n) {
-    *e = element_at(output, expected, want, n);
-}
-
 // *count += the number of elements of `sum` that differ in bits from before + overwritten
 __global__ void count_other_sums(unsigned long long* count, const float* sum, const float* before,
                                  const float* overwritten, int64_t n) {
