@@ -193,9 +193,6 @@ static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, 8, 4>, BackwardTiles<64, 4, 8>>("4 warps 8x4 4x8"),
     backward_config<BackwardTiles<96, 4, 4>, BackwardTiles<96, 4, 4>>("4 warps 4x4 4x4"),
     backward_config<BackwardTiles<128, 4, 4>, BackwardTiles<128, 4, 4>>("4 warps 4x4 4x4"),
-#if __INCLUDE_LEVEL__ == 0 // raced but not used in training
-    backward_config<BackwardTiles<64, 4, 8>, BackwardTiles<64, 4, 4>>("4 warps 4x8 4x4"),
-#endif
 };
 
 } // namespace flash2

@@ -130,11 +130,10 @@ template <class C> constexpr AttentionForwardConfig forward_config(const char* n
 }
 // Names are Br x Bc, scores of a thread.
 static constexpr AttentionForwardConfig forward_configs[] = {
-    forward_config<ForwardTiles<32, 4, 8>>("64x64 4x8"),  forward_config<ForwardTiles<64, 4, 8>>("64x64 4x8"),
-    forward_config<ForwardTiles<96, 8, 4>>("128x32 8x4"), forward_config<ForwardTiles<128, 4, 4>>("64x32 4x4"),
-#if __INCLUDE_LEVEL__ == 0 // raced but not used in training
-    forward_config<ForwardTiles<64, 8, 8>>("128x64 8x8"),
-#endif
+    forward_config<ForwardTiles<32, 4, 8>>("64x64 4x8"),
+    forward_config<ForwardTiles<64, 4, 8>>("64x64 4x8"),
+    forward_config<ForwardTiles<96, 8, 4>>("128x32 8x4"),
+    forward_config<ForwardTiles<128, 4, 4>>("64x32 4x4"),
 };
 
 } // namespace flash2

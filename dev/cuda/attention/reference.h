@@ -105,23 +105,6 @@ struct Reference {
 constexpr double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-9, SUM_ROUNDOFF = 0x1p-23;
 constexpr int REFERENCE_THREADS = 128; // one for each channel at least
 
-// A sum or a maximum over the block, in every thread
-template <class Operation> __device__ inline double reference_reduce(double x, Operation operation) {
-    __shared__ double partial[REFERENCE_THREADS];
-    __syncthreads();
-    partial[threadIdx.x] = x;
-    __syncthreads();
-    double result = partial[0];
-    for (int n = 1; n < REFERENCE_THREADS; n++) { result = operation(result, partial[n]); }
-    return result;
-}
-__device__ inline double reference_sum(double x) {
-    return reference_reduce(x, [](double a, double b) { return a + b; });
-}
-__device__ inline double reference_max(double x) {
-    return reference_reduce(x, [](double a, double b) { return fmax(a, b); });
-}
-
 // x.y, sum |x y| and |y|^2 of a vector in shared memory and a row in global memory, HS long
 struct Dot {
     double sum, magnitude, square;

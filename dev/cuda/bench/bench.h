@@ -54,7 +54,7 @@ struct BenchOptions {
     std::vector<BenchText> texts;
     std::vector<std::vector<int>> shapes; // to time: those of --shape, or the one of the sizes' flags
     bool shapes_given = false;            // by --shape
-    bool check_only = false, sweep = true, every_config = false;
+    bool check_only = false, sweep = true;
     bool modes[NUM_MODES] = {true, true};
     const char* config = nullptr;
     const char* csv = nullptr;
@@ -73,9 +73,7 @@ static inline void bench_help(const BenchOptions& o, const char* program) {
     printf("  --shape <%s>  time this shape; may be given more than once\n"
            "  --config <name>  only this configuration\n"
            "  --mode <mode>    rested, steady or both (default)\n"
-           "  --csv <file>     append to this leaderboard, in each mode, the fastest configuration and the one that "
-           "trains\n"
-           "  --every-config   append every configuration instead, and time every one in steady mode, too\n"
+           "  --csv <file>     append to this leaderboard\n"
            "  --check-only     check and do not time; a size that is given replaces its list in the sweep\n"
            "  --no-sweep       check only the shapes that are timed\n"
            "  --help           this text\n",
@@ -150,8 +148,6 @@ static inline BenchOptions bench_options(int argc, char** argv, const char* prog
             o.check_only = true;
         } else if (flag == "--no-sweep") {
             o.sweep = false;
-        } else if (flag == "--every-config") {
-            o.every_config = true;
         } else if (i + 1 == argc) {
             fatal("flag %s is unknown or needs a value; --help lists all", argv[i]);
         } else if (!bench_value(&o, flag, argv[++i])) {
@@ -505,6 +501,23 @@ static inline int bench_sets(const BenchGpu& gpu, double set_bytes) {
     return 1 + (int)(2 * (size_t)gpu.properties.l2CacheSize / set_bytes);
 }
 
+// Sets the ceiling to the rate of a launch of so much work, in the modes asked for, and prints it.
+static inline void measure_ceiling(BenchGpu* gpu, const BenchOptions& o, const RaceUnit& unit, const char* what,
+                                   double work, const Launch& launch) {
+    Stopwatch watch;
+    std::vector<TimedGraph> graphs = {capture_launches(watch, 1, launch)};
+    printf("%s, %s:", what, gpu->properties.name);
+    for (int mode = 0; mode < NUM_MODES; mode++) {
+        if (!o.modes[mode]) { continue; }
+        const Timing t = time_graphs((BenchMode)mode, watch, gpu->meter, graphs)[0];
+        gpu->ceiling[mode] = unit.rate_scale * work / t.ms;
+        printf(" %s %.1f %s", mode_names[mode], gpu->ceiling[mode], unit.rate);
+        if (isfinite(t.mj)) { printf(" at %.2f %s", 1e9 * t.mj / work, unit.energy); }
+    }
+    printf("\n");
+    cuda_check(cudaGraphExecDestroy(graphs[0].executable));
+}
+
 // TFLOP/s of an 8192^3 GEMM in the training precision (fp32: true fp32, not tf32), on random data, in the modes asked for
 static inline void measure_gemm(BenchGpu* gpu, const BenchOptions& o) {
     const int n = 8192;
@@ -525,18 +538,7 @@ static inline void measure_gemm(BenchGpu* gpu, const BenchOptions& o) {
         cublas_check(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, A.data, type, n, B.data, type, n,
                                   &zero, C.data, type, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     };
-    Stopwatch watch;
-    std::vector<TimedGraph> graphs = {capture_launches(watch, 1, launch)};
-    printf("GEMM 8192^3, %s, %s:", PRECISION_NAME, gpu->properties.name);
-    for (int mode = 0; mode < NUM_MODES; mode++) {
-        if (!o.modes[mode]) { continue; }
-        const Timing t = time_graphs((BenchMode)mode, watch, gpu->meter, graphs)[0];
-        gpu->ceiling[mode] = 2e-9 * n * n * n / t.ms;
-        printf(" %s %.1f TFLOP/s", mode_names[mode], gpu->ceiling[mode]);
-        if (isfinite(t.mj)) { printf(" at %.2f pJ/FLOP", 1e9 * t.mj / (2.0 * n * n * n)); }
-    }
-    printf("\n");
-    cuda_check(cudaGraphExecDestroy(graphs[0].executable));
+    measure_ceiling(gpu, o, FLOPS, "GEMM 8192^3, " PRECISION_NAME, 2.0 * n * n * n, launch);
     cublas_check(cublasDestroy(handle));
 }
 
@@ -627,21 +629,7 @@ static inline void append_csv(const char* path, const std::string& header, const
     if (fclose(f) != 0) { fatal("cannot write %s: %s", path, strerror(errno)); }
 }
 
-// The racers that are also timed in steady mode, which takes longer: those that train, and those at most 10% slower than the
-// fastest when rested.
-static inline std::vector<size_t> worth_a_steady_run(const std::vector<Racer>& racers,
-                                                     const std::vector<Timing>& rested) {
-    double best = INFINITY;
-    for (const Timing& t : rested) { best = fmin(best, t.ms); }
-    std::vector<size_t> chosen;
-    for (size_t n = 0; n < racers.size(); n++) {
-        if (strcmp(racers[n].trains, "no") != 0 || rested[n].ms <= 1.1 * best) { chosen.push_back(n); }
-    }
-    return chosen;
-}
-
-// Times the racers in the modes asked for, prints a row for each, and appends to the leaderboard, in each mode, the fastest
-// and those that train.
+// Times the racers in the modes asked for, prints a row for each, and appends it to the leaderboard.
 static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Race& race,
                             const std::vector<Racer>& racers) {
     static const std::string environment = o.csv ? csv_environment(gpu.properties) : "";
@@ -651,16 +639,11 @@ static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Ra
     Stopwatch watch;
     std::vector<TimedGraph> graphs;
     for (const Racer& r : racers) { graphs.push_back(capture_launches(watch, race.sets, r.launch)); }
-    std::vector<size_t> numbers(racers.size()); // of the racers in this mode
-    for (size_t n = 0; n < racers.size(); n++) { numbers[n] = n; }
     for (int mode = 0; mode < NUM_MODES; mode++) {
         if (!o.modes[mode]) { continue; }
-        std::vector<TimedGraph> timed;
-        for (size_t n : numbers) { timed.push_back(graphs[n]); }
-        const std::vector<Timing> timings = time_graphs((BenchMode)mode, watch, gpu.meter, timed);
-        size_t best = 0;
-        for (size_t n = 0; n < numbers.size(); n++) {
-            const Racer& r = racers[numbers[n]];
+        const std::vector<Timing> timings = time_graphs((BenchMode)mode, watch, gpu.meter, graphs);
+        for (size_t n = 0; n < racers.size(); n++) {
+            const Racer& r = racers[n];
             const Timing& t = timings[n];
             const double rate = race.unit->rate_scale * race.work / t.ms;
             printf("%-20s %-6s %10.4f %8.1f %8s %9s %8s %6s %9.2e  %-13s %-6s", r.config.c_str(), mode_names[mode],
@@ -669,15 +652,9 @@ static inline void run_race(const BenchOptions& o, const BenchGpu& gpu, const Ra
                    csv_number("%.0f", t.mhz).c_str(), r.rel_err, r.deterministic ? "yes" : "no", r.trains);
             if (race.least_bytes) { printf("  %.0f", 1e-6 * race.least_bytes / t.ms); }
             printf("\n");
-            if (t.ms < timings[best].ms) { best = n; }
+            if (!o.csv) { continue; }
+            append_csv(o.csv, csv_header(race), csv_row(race, r, (BenchMode)mode, t, environment, gpu.ceiling[mode]));
         }
-        for (size_t n = 0; o.csv && n < numbers.size(); n++) {
-            const Racer& r = racers[numbers[n]];
-            if (n != best && strcmp(r.trains, "no") == 0 && !o.every_config) { continue; }
-            append_csv(o.csv, csv_header(race),
-                       csv_row(race, r, (BenchMode)mode, timings[n], environment, gpu.ceiling[mode]));
-        }
-        if (mode == RESTED && !o.every_config) { numbers = worth_a_steady_run(racers, timings); }
     }
     for (TimedGraph& g : graphs) { cuda_check(cudaGraphExecDestroy(g.executable)); }
 }

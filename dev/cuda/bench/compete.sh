@@ -1,13 +1,12 @@
 #!/bin/bash
 # Races the variants of attention and of matmul on this GPU and writes dev/cuda/leaderboard/<gpu>.csv, of decode
-# <gpu>_decode.csv and of matmul <gpu>_matmul.csv: for each variant, precision, shape and mode its fastest configuration and
-# the one that trains. A wrong kernel ends the race.
+# <gpu>_decode.csv and of matmul <gpu>_matmul.csv: a row for each configuration, precision, shape and mode. A wrong kernel
+# ends the race.
 #
 #     make compete                               builds all variants and races them
 #     dev/cuda/bench/compete.sh mma wgmma              races these variants alone, as built
 #     MODE=steady DIRECTIONS=backward PRECISIONS=bf16 dev/cuda/bench/compete.sh wgmma      a slice of it
 #     SHAPES="8,1024,12,64" dev/cuda/bench/compete.sh flash2               at these shapes alone
-#     EVERY=1 BOARD=/tmp/all.csv dev/cuda/bench/compete.sh mma wgmma      a row for every configuration, in another file
 #     DIRECTIONS=decode dev/cuda/bench/compete.sh          decode alone; likewise matmul
 #     DIRECTIONS=matmul GROUPS_OF="fc residual" MODELS="65536,768" dev/cuda/bench/compete.sh wgmma     two groups in one model
 #
@@ -108,7 +107,6 @@ for variant in "${variants[@]}"; do
             if [ ${#timed[@]} -eq 0 ]; then continue; fi
             flags=(--mode "${MODE:-both}" --csv "$races/$race.csv")
             if [ "${CHECK:-1}" = 0 ]; then flags+=(--no-sweep); fi
-            if [ "${EVERY:-0}" != 0 ]; then flags+=(--every-config); fi
             "$program" "${flags[@]}" "${timed[@]}"
         done
     done

@@ -1,4 +1,5 @@
-// Random numbers for inputs on the GPU: a function of seed and index, the same in every order of threads.
+// What the references of all competitions share: random numbers for inputs on the GPU, a function of seed and index, the same
+// in every order of threads; and reductions over a thread block.
 #ifndef RANDOM_CUH
 #define RANDOM_CUH
 
@@ -16,6 +17,23 @@ __device__ inline float uniform_at(uint64_t seed, uint64_t index) { // in (0,1)
 }
 __device__ inline float normal_at(uint64_t seed, uint64_t index) { // Box-Muller
     return sqrtf(-2.0f * logf(uniform_at(seed, 2 * index))) * cospif(2.0f * uniform_at(seed, 2 * index + 1));
+}
+
+// A sum or a maximum over a block of at most 256 threads, in every thread
+template <class Operation> __device__ inline double reference_reduce(double x, Operation operation) {
+    __shared__ double partial[256];
+    __syncthreads();
+    partial[threadIdx.x] = x;
+    __syncthreads();
+    double result = partial[0];
+    for (unsigned n = 1; n < blockDim.x; n++) { result = operation(result, partial[n]); }
+    return result;
+}
+__device__ inline double reference_sum(double x) {
+    return reference_reduce(x, [](double a, double b) { return a + b; });
+}
+__device__ inline double reference_max(double x) {
+    return reference_reduce(x, [](double a, double b) { return fmax(a, b); });
 }
 
 #endif

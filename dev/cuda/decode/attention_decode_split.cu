@@ -569,40 +569,36 @@ template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, co
                      max_length);
 }
 
-template <class Tiles> constexpr AttentionDecodeConfig decode_config(const char* name) {
-    return {name, Tiles::HS, shared_bytes<Tiles>(), decode<Tiles>, decode_scratch_bytes<Tiles>};
-}
-template <int HS, int LANES, int WARPS, int STEPS, int CTAS>
-constexpr AttentionDecodeConfig decode_config(const char* name) {
-    return decode_config<DecodeTiles<HS, LANES, WARPS, STEPS, CTAS>>(name);
-}
-#if !defined(PRECISION_FP32)
 // What serves a head size, here and in decode/step.cuh
 template <int HS> struct Serving;
+#if defined(PRECISION_FP32)
+template <> struct Serving<32> { typedef DecodeTiles<32, 8, 8, 8, 2> Tiles; };
+template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 4, 2> Tiles; };
+template <> struct Serving<96> { typedef DecodeTiles<96, 8, 8, 2, 2> Tiles; };
+template <> struct Serving<128> { typedef DecodeTiles<128, 8, 8, 2, 2> Tiles; };
+#else
 template <> struct Serving<32> { typedef DecodeTiles<32, 4, 8, 8, 2> Tiles; };
 template <> struct Serving<64> { typedef DecodeTiles<64, 4, 8, 4, 3> Tiles; };
 template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
 template <> struct Serving<128> { typedef DecodeTiles<128, 4, 8, 2, 2> Tiles; };
 #endif
 #if defined(DECODE_KERNELS) || __INCLUDE_LEVEL__ == 0
+template <int HS> constexpr AttentionDecodeConfig decode_config(const char* name) {
+    typedef typename Serving<HS>::Tiles Tiles;
+    return {name, HS, shared_bytes<Tiles>(), decode<Tiles>, decode_scratch_bytes<Tiles>};
+}
 // Names are keys of a chunk and warps of a CTA.
 static constexpr AttentionDecodeConfig decode_configs[] = {
 #if defined(PRECISION_FP32)
-    decode_config<32, 8, 8, 8, 2>("256 keys 8 warps"), decode_config<64, 8, 8, 4, 2>("128 keys 8 warps"),
-    decode_config<96, 8, 8, 2, 2>("64 keys 8 warps"),  decode_config<128, 8, 8, 2, 2>("64 keys 8 warps"),
-#if __INCLUDE_LEVEL__ == 0 // for the sweep
-    decode_config<64, 8, 4, 4, 4>("64 keys 4 warps"),  decode_config<64, 8, 8, 2, 3>("64 keys 8 warps"),
-    decode_config<128, 8, 4, 2, 4>("32 keys 4 warps"),
-#endif
+    decode_config<32>("256 keys 8 warps"),
+    decode_config<64>("128 keys 8 warps"),
+    decode_config<96>("64 keys 8 warps"),
+    decode_config<128>("64 keys 8 warps"),
 #else
-    decode_config<Serving<32>::Tiles>("512 keys 8 warps"), decode_config<Serving<64>::Tiles>("256 keys 8 warps"),
-    decode_config<Serving<96>::Tiles>("128 keys 8 warps"), decode_config<Serving<128>::Tiles>("128 keys 8 warps"),
-#if __INCLUDE_LEVEL__ == 0 // for the sweep
-    decode_config<64, 4, 4, 4, 4>("128 keys 4 warps"),     decode_config<64, 4, 2, 4, 8>("64 keys 2 warps"),
-    decode_config<64, 4, 8, 2, 3>("128 keys 8 warps"),     decode_config<64, 4, 4, 2, 6>("64 keys 4 warps"),
-    decode_config<64, 4, 16, 4, 1>("512 keys 16 warps"),   decode_config<128, 4, 4, 2, 4>("64 keys 4 warps"),
-    decode_config<32, 4, 4, 8, 4>("256 keys 4 warps"),     decode_config<96, 4, 4, 2, 4>("64 keys 4 warps"),
-#endif
+    decode_config<32>("512 keys 8 warps"),
+    decode_config<64>("256 keys 8 warps"),
+    decode_config<96>("128 keys 8 warps"),
+    decode_config<128>("128 keys 8 warps"),
 #endif
 };
 #endif

@@ -180,16 +180,7 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     auto read = [&](int, cudaStream_t stream) {
         read_memory<<<(unsigned)(threads / 512), 512, 0, stream>>>(sink.as<int>(), memory.as<int4>(), vectors);
     };
-    Stopwatch watch;
-    std::vector<TimedGraph> graphs = {capture_launches(watch, 1, read)};
-    printf("reading %.1f GB, %s:", 16e-9 * vectors, gpu->properties.name);
-    for (int mode = 0; mode < NUM_MODES; mode++) {
-        if (!o.modes[mode]) { continue; }
-        gpu->ceiling[mode] = 16e-6 * vectors / time_graphs((BenchMode)mode, watch, gpu->meter, graphs)[0].ms;
-        printf(" %s %.0f GB/s", mode_names[mode], gpu->ceiling[mode]);
-    }
-    printf("\n");
-    cuda_check(cudaGraphExecDestroy(graphs[0].executable));
+    measure_ceiling(gpu, o, BYTES, "reading 2 GB", 16.0 * vectors, read);
 }
 
 // ----------------------------------------------------------------------------

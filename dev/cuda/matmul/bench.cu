@@ -220,15 +220,14 @@ struct GemmReference {
     Sample rows;
     int N;
     Buffer memory;
-    const MatmulBounded* z() const { return memory.as<MatmulBounded>(); }
+    const Bounded* z() const { return memory.as<Bounded>(); }
 };
 
 // A B^T, A (M,K) at its sampled rows and B (N,K)
 static GemmReference gemm_compute(Operand A, Operand B, int K) {
     const int M = A.rows.count, N = B.rows.count;
-    GemmReference g = {A.rows, N, buffer_allocate((size_t)M * N * sizeof(MatmulBounded))};
-    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory.as<MatmulBounded>(), A, B,
-                                                                                  K);
+    GemmReference g = {A.rows, N, buffer_allocate((size_t)M * N * sizeof(Bounded))};
+    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory.as<Bounded>(), A, B, K);
     cuda_check(cudaGetLastError());
     return g;
 }
@@ -282,27 +281,27 @@ struct Judge {
 
     // Sums over the rows of x (rows, n) as stored, added to `before`: got (n)
     void columns(const float* got, const float* before, const floatX* x, int n, bool rounded) {
-        const Buffer sums = buffer_allocate(n * sizeof(MatmulColumn));
-        e.sums = sums.as<MatmulColumn>(), e.before = before;
-        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums.as<MatmulColumn>(), x, e.rows, n, rounded);
+        const Buffer sums = buffer_allocate(n * sizeof(Column));
+        e.sums = sums.as<Column>(), e.before = before;
+        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums.as<Column>(), x, e.rows, n, rounded);
         cuda_check(cudaGetLastError());
         output(Want::COLUMN_SUM, "dbias", got, 1, Sample(n));
     }
     void residual(Sample rows) {
         const Sample all(e.rows);
-        const Buffer norms = buffer_allocate(e.rows * sizeof(MatmulNorm));
-        e.norms = norms.as<MatmulNorm>();
+        const Buffer norms = buffer_allocate(e.rows * sizeof(Norm));
+        e.norms = norms.as<Norm>();
         output(Want::RESIDUAL, "residual", e.t.residual, e.N, rows);
-        reference_norms<<<e.rows, REFERENCE_THREADS>>>(norms.as<MatmulNorm>(), e.t.residual, e.N);
+        reference_norms<<<e.rows, REFERENCE_THREADS>>>(norms.as<Norm>(), e.t.residual, e.N);
         cuda_check(cudaGetLastError());
         output(Want::MEAN, "mean", e.t.mean, 1, all);
         output(Want::RSTD, "rstd", e.t.rstd, 1, all);
         output(Want::LN, "ln", e.t.ln, e.N, all);
     }
     void classifier(Sample rows, const float* losses_before, bool scaled) {
-        const Buffer softmax = buffer_allocate(rows.count * sizeof(MatmulSoftmax));
-        e.softmax = softmax.as<MatmulSoftmax>(), e.before = losses_before;
-        reference_softmax<<<rows.count, REFERENCE_THREADS>>>(softmax.as<MatmulSoftmax>(), e.z, e.vocab_size, e.N);
+        const Buffer softmax = buffer_allocate(rows.count * sizeof(Softmax));
+        e.softmax = softmax.as<Softmax>(), e.before = losses_before;
+        reference_softmax<<<rows.count, REFERENCE_THREADS>>>(softmax.as<Softmax>(), e.z, e.vocab_size, e.N);
         cuda_check(cudaGetLastError());
         output(Want::DLOGIT, "logits", e.t.logits, e.N, rows, scaled ? e.t.logits_scale : nullptr);
         output(Want::LOSS, "losses", e.t.losses, 1, rows);

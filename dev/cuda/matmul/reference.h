@@ -13,7 +13,7 @@ sweep's small shapes, a sample in the raced ones to keep them affordable. What a
 #include "tolerance.h"
 #include "dev/cuda/bench/random.cuh"
 
-#define MATMUL_PRECISION (sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-8)
+constexpr double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-8;
 
 constexpr int REFERENCE_ROWS = 1024;
 constexpr int REFERENCE_THREADS = 256;
@@ -81,7 +81,7 @@ struct Operand {
 };
 
 // d(i,j) = sum_k A(i,k) B(j,k), d (A.rows, B.rows), with the error of an fp32 sum. Tiles of 64x64, 4x4 elements a thread.
-__global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(MatmulBounded* d, Operand A, Operand B, int64_t K) {
+__global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(Bounded* d, Operand A, Operand B, int64_t K) {
     constexpr int TILE = 64, STEP = 8;
     __shared__ double a[STEP][TILE + 1], b[STEP][TILE + 1];
     const int64_t i0 = (int64_t)blockIdx.x * TILE, j0 = (int64_t)blockIdx.y * TILE;
@@ -120,29 +120,16 @@ __global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(MatmulBounde
         for (int n = 0; n < 4; n++) {
             const int64_t i = i0 + ti + 16 * m, j = j0 + tj + 16 * n;
             if (i >= A.rows.count || j >= B.rows.count) { continue; }
-            d[i * B.rows.count + j] = {sum[m][n], matmul_sum_error((double)K, sum[m][n], squares[m][n])};
+            d[i * B.rows.count + j] = gemm_sum((double)K, sum[m][n], squares[m][n]);
         }
     }
-}
-
-// The sum over the block's threads, returned to all of them
-__device__ inline double reference_sum(double x) {
-    __shared__ double partial[REFERENCE_THREADS];
-    __syncthreads();
-    partial[threadIdx.x] = x;
-    __syncthreads();
-    for (int n = REFERENCE_THREADS / 2; n > 0; n /= 2) {
-        if (threadIdx.x < n) { partial[threadIdx.x] += partial[threadIdx.x + n]; }
-        __syncthreads();
-    }
-    return partial[0];
 }
 
 // ----------------------------------------------------------------------------
 // Sums over rows, a thread block each, and over columns
 
 // norms (rows) of the stored x (rows, C)
-__global__ void __launch_bounds__(REFERENCE_THREADS) reference_norms(MatmulNorm* norms, const floatX* x, int C) {
+__global__ void __launch_bounds__(REFERENCE_THREADS) reference_norms(Norm* norms, const floatX* x, int C) {
     const floatX* row = x + (int64_t)blockIdx.x * C;
     double sum = 0, squares = 0, centred_squares = 0, product_squares = 0;
     for (int c = threadIdx.x; c < C; c += REFERENCE_THREADS) {
@@ -156,35 +143,32 @@ __global__ void __launch_bounds__(REFERENCE_THREADS) reference_norms(MatmulNorm*
     }
     centred_squares = reference_sum(centred_squares), product_squares = reference_sum(product_squares);
     if (threadIdx.x == 0) {
-        norms[blockIdx.x] = matmul_norm(MATMUL_PRECISION, C, sum, squares, centred_squares, product_squares);
+        norms[blockIdx.x] = norm_of(UNIT_ROUNDOFF, C, sum, squares, centred_squares, product_squares);
     }
 }
 
 // softmax (z's rows) of the first V of Vp logits
 __global__ void __launch_bounds__(REFERENCE_THREADS)
-    reference_softmax(MatmulSoftmax* softmax, const MatmulBounded* z, int V, int Vp) {
-    const MatmulBounded* row = z + (int64_t)blockIdx.x * Vp;
-    __shared__ double partial[REFERENCE_THREADS];
+    reference_softmax(Softmax* softmax, const Bounded* z, int V, int Vp) {
+    const Bounded* row = z + (int64_t)blockIdx.x * Vp;
     double maximum = -INFINITY, sum = 0, error = 0;
     for (int v = threadIdx.x; v < V; v += REFERENCE_THREADS) { maximum = fmax(maximum, row[v].value); }
-    partial[threadIdx.x] = maximum;
-    __syncthreads();
-    for (int n = 0; n < REFERENCE_THREADS; n++) { maximum = fmax(maximum, partial[n]); }
+    maximum = reference_max(maximum);
     for (int v = threadIdx.x; v < V; v += REFERENCE_THREADS) {
         const double p = exp(row[v].value - maximum);
-        sum += p, error += p * matmul_intermediate_error(MATMUL_PRECISION, row[v]);
+        sum += p, error += p * rounded(UNIT_ROUNDOFF, row[v]).error;
     }
     sum = reference_sum(sum), error = reference_sum(error);
     if (threadIdx.x == 0) { softmax[blockIdx.x] = {maximum, sum, error / sum}; }
 }
 
-// sums (n) over the rows of x (rows, n). `rounded`: a kernel may have summed x before it was rounded to floatX. A thread block
+// sums (n) over the rows of x (rows, n). is_rounded: a kernel may have summed x before it was rounded to floatX. A thread block
 // per 32 columns.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
-    reference_columns(MatmulColumn* sums, const floatX* x, int rows, int n, bool rounded) {
-    __shared__ MatmulColumn partial[REFERENCE_THREADS];
+    reference_columns(Column* sums, const floatX* x, int rows, int n, bool is_rounded) {
+    __shared__ Column partial[REFERENCE_THREADS];
     const int column = blockIdx.x * 32 + threadIdx.x % 32;
-    MatmulColumn c = {};
+    Column c = {};
     for (int64_t row = threadIdx.x / 32; row < rows && column < n; row += REFERENCE_THREADS / 32) {
         const double v = (double)(float)x[row * n + column];
         c.sum += v, c.squares += v * v;
@@ -195,8 +179,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     for (int k = threadIdx.x + 32; k < REFERENCE_THREADS; k += 32) {
         c.sum += partial[k].sum, c.squares += partial[k].squares;
     }
-    const double u = MATMUL_PRECISION;
-    c.term_squares = rounded ? u * u * c.squares : 0;
+    c.term_squares = is_rounded ? UNIT_ROUNDOFF * UNIT_ROUNDOFF * c.squares : 0;
     sums[column] = c;
 }
 
@@ -220,61 +203,52 @@ enum class Want { // what an output is
 };
 
 struct Expected {
-    MatmulTensors t;        // of the launch
-    int rows, vocab_size;   // of the case
-    const MatmulBounded* z; // (samples, N): the GEMM
+    MatmulTensors t;      // of the launch
+    int rows, vocab_size; // of the case
+    const Bounded* z;     // (samples, N): the GEMM
     int N;
-    const MatmulNorm* norms;      // (rows), of the stored residual
-    const MatmulSoftmax* softmax; // (samples), of z
-    const MatmulColumn* sums;     // (columns)
-    const float* before;          // what an output that is added to held before
+    const Norm* norms;      // (rows), of the stored residual
+    const Softmax* softmax; // (samples), of z
+    const Column* sums;     // (columns)
+    const float* before;    // what an output that is added to held before
 
-    static __device__ double exact(const floatX* x, int64_t n) { return (double)(float)x[n]; }
-    // z, which a kernel may round
-    __device__ MatmulBounded logit(int64_t i, int64_t column) const {
-        MatmulBounded x = z[i * N + column];
-        x.error = matmul_intermediate_error(MATMUL_PRECISION, x);
-        return x;
-    }
-    // z + bias, stored
-    __device__ MatmulBounded linear(int64_t i, int64_t column) const {
-        const MatmulBounded x = z[i * N + column];
-        return matmul_rounded(MATMUL_PRECISION, t.bias ? matmul_plus(x, exact(t.bias, column)) : x);
-    }
+    static __device__ double number(const floatX* x, int64_t n) { return (double)(float)x[n]; }
     // The element (row, column), which is of the i-th sampled row
-    __device__ MatmulBounded value(Want want, int64_t i, int64_t row, int64_t column) const {
-        const MatmulPrecision p = MATMUL_PRECISION;
-        const int64_t n = row * N + column, sampled = i * N + column;
+    __device__ Bounded value(Want want, int64_t i, int64_t row, int64_t column) const {
+        const double u = UNIT_ROUNDOFF;
+        const int64_t n = row * N + column;
+        const auto sum = [&] { return z[i * N + column]; };
+        const auto linear = [&] { return rounded(u, sum() + exact(t.bias ? number(t.bias, column) : 0)); };
         switch (want) {
         case Want::LINEAR:
-            return linear(i, column);
+            return linear();
         case Want::FP32:
-            return matmul_plus(z[sampled], 0);
+            return sum() + exact(0);
         case Want::RESIDUAL:
-            return matmul_residual(p, z[sampled], exact(t.bias, column), exact(t.skip, n));
+            return residual_of(u, sum(), number(t.bias, column), number(t.skip, n));
         case Want::MEAN:
             return norms[row].mean;
         case Want::RSTD:
             return norms[row].rstd;
         case Want::LN:
-            return matmul_normalised(p, norms[row], exact(t.residual, n), exact(t.ln_weight, column),
-                                     exact(t.ln_bias, column));
-        case Want::GELU:
-            return matmul_gelu(p, exact(t.pre, n));
+            return normalised(u, norms[row], number(t.residual, n), number(t.ln_weight, column),
+                              number(t.ln_bias, column));
+        case Want::GELU: // a kernel may use the fp32 number before it was rounded to pre
+            return gelu_of(u, rounded(u, exact(number(t.pre, n))));
         case Want::GELU_OF_LINEAR:
-            return matmul_gelu_of(p, linear(i, column));
+            return gelu_of(u, linear());
         case Want::DERIVATIVE:
-            return matmul_derivative_of(p, linear(i, column));
+            return rounded(u, gelu_derivative_of(linear()));
         case Want::DPRE:
-            return t.derivative ? matmul_times(p, z[sampled], {exact(t.derivative, n), 0})
-                                : matmul_dgelu(p, z[sampled], exact(t.pre, n));
+            return dpre_of(u, sum(),
+                           t.derivative ? exact(number(t.derivative, n)) : gelu_derivative_of(exact(number(t.pre, n))));
         case Want::COLUMN_SUM:
-            return matmul_column(sums[row], rows, (double)before[row]);
-        case Want::LOSS:
-            return matmul_loss(softmax[i], logit(i, t.targets[row]), (double)before[row]);
+            return column_of(sums[row], rows, (double)before[row]);
+        case Want::LOSS: // of logits that a kernel may round
+            return loss_of(softmax[i], rounded(u, z[i * N + t.targets[row]]), (double)before[row]);
         default: // DLOGIT
             if (column >= vocab_size) { return {0, 0}; }
-            return matmul_dlogit(p, softmax[i], logit(i, column), t.targets[row] == column, (double)t.gradient_scale);
+            return dlogit_of(u, softmax[i], rounded(u, sum()), t.targets[row] == column, (double)t.gradient_scale);
         }
     }
 };
@@ -305,7 +279,7 @@ template <class T> __global__ void __launch_bounds__(REFERENCE_THREADS)
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < elements;
          n += (int64_t)gridDim.x * blockDim.x) {
         const int64_t i = n / output.columns, column = n % output.columns, row = output.rows[i];
-        const MatmulBounded bounded = expected.value(want, i, row, column);
+        const Bounded bounded = expected.value(want, i, row, column);
         const double got = output.at(row, column), error = fabs(got - bounded.value);
         // NaN counts as the largest; an error of 0 passes a tolerance of 0
         const double ratio = error <= 1e30 * bounded.error ? error * (1 / bounded.error) : 1e30;

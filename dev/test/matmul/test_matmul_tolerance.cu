@@ -4,7 +4,7 @@
 #include "llmc/base/rand.h"
 #include "dev/test/fixtures/unit.h"
 
-static const MatmulPrecision bf16 = 0x1p-8, fp32 = 0x1p-24;
+static const double bf16 = 0x1p-8, fp32 = 0x1p-24;
 
 static double round_to(double x, double u) { // to nearest, ties to even: u = 2^-8 has 8 bits
     int exponent;
@@ -39,9 +39,7 @@ static void fill(double* x, int n, double mean, double u) { // N(mean, 1), round
     }
 }
 // 0 where it is exact, also of a bound that allows nothing else
-static double ratio_of(double got, MatmulBounded want) {
-    return got == want.value ? 0 : fabs(got - want.value) / want.error;
-}
+static double ratio_of(double got, Bounded want) { return got == want.value ? 0 : fabs(got - want.value) / want.error; }
 
 // ----------------------------------------------------------------------------
 // Sums
@@ -79,7 +77,7 @@ static void sums_are_within(void) {
                 double worst = 0;
                 for (int n = 0; n < 400000 / (K + 400); n++) {
                     Sum s = random_sum(K, widths[w], means[m]);
-                    worst = worse(worst, fabs(s.got - s.z) / matmul_sum_error(K, s.z, s.squares));
+                    worst = worse(worst, fabs(s.got - s.z) / gemm_sum(K, s.z, s.squares).error);
                 }
                 if (!CHECK(worst <= 1)) { printf("    K %d, %d at a time: %.3g times\n", K, widths[w], worst); }
                 if (widths[w] == 8) { CHECK(worst > 0.01); } // what the model is for
@@ -89,13 +87,13 @@ static void sums_are_within(void) {
 }
 
 // Of a sum of K products: the share of outputs at which leaving out products from .. to - 1 is refused
-static double refused_without(int K, int from, int to, MatmulPrecision p, int outputs) {
+static double refused_without(int K, int from, int to, double p, int outputs) {
     int refused = 0;
     for (int n = 0; n < outputs; n++) {
         Sum s = random_sum(K, 16, 0);
-        MatmulBounded want = {s.z, matmul_sum_error(K, s.z, s.squares)};
+        Bounded want = gemm_sum(K, s.z, s.squares);
         for (int k = from; k < to; k++) { s.got -= products[k]; }
-        refused += !(ratio_of(round_to(s.got, p), matmul_rounded(p, want)) <= 1);
+        refused += !(ratio_of(round_to(s.got, p), rounded(p, want)) <= 1);
     }
     return (double)refused / outputs;
 }
@@ -119,7 +117,7 @@ static void residual(void) {
     int no_bias = 0, next_row = 0;
     fill(row, C, 0, fp32), fill(bias, C, 0, bf16), fill(weight, C, 0, bf16), fill(other, C, 8, bf16);
     for (int c = 0; c < C; c++) {
-        MatmulBounded want = matmul_residual(bf16, (MatmulBounded){row[c], 0}, bias[c], other[c]);
+        Bounded want = residual_of(bf16, Bounded{row[c], 0}, bias[c], other[c]);
         double branch = row[c] + bias[c];
         worst = worse(worst, ratio_of(round_to(branch + other[c], bf16), want));
         worst = worse(worst, ratio_of(round_to(round_to(branch, bf16) + other[c], bf16), want));
@@ -131,35 +129,36 @@ static void residual(void) {
 }
 
 static void gelu(void) {
-    double worst = 0, rounded = 0;
+    double worst = 0, three_times = 0;
     int squared = 0, sigmoid = 0, other = 0;
     for (int n = -600; n <= 600; n++) {
-        const double x = n / 75.0, z = 1.7, pre = round_to(x, bf16), t = matmul_gelu_tanh(pre);
+        const double x = n / 75.0, z = 1.7, pre = round_to(x, bf16), t = gelu_tanh(pre);
         const double approximate = t + copysign(0x1p-10 * 0x1.02p-1, x); // 2^-10.987
-        MatmulBounded want = matmul_gelu(bf16, pre), derivative = matmul_gelu_derivative(pre);
-        MatmulBounded dgelu = matmul_dgelu(bf16, (MatmulBounded){z, 0}, pre);
-        worst = worse(worst, ratio_of(round_to(x / 2 * (1 + matmul_gelu_tanh(x)), bf16), want));
+        Bounded want = gelu_of(bf16, rounded(bf16, exact(pre))), derivative = gelu_derivative_of(exact(pre));
+        Bounded dgelu = dpre_of(bf16, Bounded{z, 0}, gelu_derivative_of(exact(pre)));
+        worst = worse(worst, ratio_of(round_to(x / 2 * (1 + gelu_tanh(x)), bf16), want));
         worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16), want));
-        const double slope = matmul_gelu_slope(pre);
+        const double slope = gelu_slope(pre);
         const double d = (1 + approximate) / 2 + pre / 2 * (1 - approximate * approximate) * slope;
         worst = worse(worst, ratio_of(d, derivative));
         worst = worse(worst, ratio_of(round_to(round_to(z, bf16) * d, bf16), dgelu));
         // three roundings, each of almost half a unit: that of near, of the derivative and of what they make
         const double near = 1.0117, three = round_to(round_to(near, bf16) * round_to(d, bf16), bf16);
-        rounded = worse(rounded, ratio_of(three, matmul_dgelu(bf16, (MatmulBounded){near, 0}, pre)));
+        three_times =
+            worse(three_times, ratio_of(three, dpre_of(bf16, Bounded{near, 0}, gelu_derivative_of(exact(pre)))));
         // of a sum that is not stored: the kernel's is rounded, the reference knows x
-        const MatmulBounded sum = matmul_rounded(bf16, (MatmulBounded){x, 0});
-        worst = worse(worst, ratio_of(round_to(d, bf16), matmul_derivative_of(bf16, sum)));
-        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16), matmul_gelu_of(bf16, sum)));
-        other += !(ratio_of(round_to(d, bf16), matmul_derivative_of(bf16, matmul_plus(sum, 0.1))) <= 1);
+        const Bounded sum = rounded(bf16, Bounded{x, 0});
+        worst = worse(worst, ratio_of(round_to(d, bf16), rounded(bf16, gelu_derivative_of(sum))));
+        worst = worse(worst, ratio_of(round_to(pre / 2 * (1 + approximate), bf16), gelu_of(bf16, sum)));
+        other += !(ratio_of(round_to(d, bf16), rounded(bf16, gelu_derivative_of(sum + exact(0.1)))) <= 1);
         squared += !(ratio_of(z * ((1 + t) / 2 + pre / 2 * (1 - t) * slope), dgelu) <= 1);
         sigmoid += !(ratio_of(pre / (1 + exp(-1.702 * pre)), want) <= 1);
     }
     CHECK(worst <= 1 && worst > 0.5);
-    CHECK(rounded <= 1 && rounded > 0.5);
+    CHECK(three_times <= 1 && three_times > 0.5);
     CHECK(squared > 200 && sigmoid > 200 && other > 200);
-    CHECK_NEAR(matmul_gelu(fp32, 1).value, 0.8411919906, 1e-9);
-    CHECK_NEAR(matmul_gelu_derivative(1).value, 1.0829640839, 1e-9);
+    CHECK_NEAR(gelu_of(fp32, rounded(fp32, exact(1))).value, 0.8411919906, 1e-9);
+    CHECK_NEAR(gelu_derivative_of(exact(1)).value, 1.0829640839, 1e-9);
 }
 
 // mean and rstd of a row, in fp64
@@ -170,7 +169,7 @@ static void norm(double* mean, double* rstd, const double* x) {
     for (int c = 0; c < C; c++) { squares += (x[c] - *mean) * (x[c] - *mean); }
     *rstd = 1 / sqrt(squares / C + 1e-5);
 }
-static MatmulNorm norm_of(const double* x) {
+static Norm norm_of_row(const double* x) {
     double mean, rstd, squares = 0, centred_squares = 0, product_squares = 0;
     norm(&mean, &rstd, x);
     for (int c = 0; c < C; c++) {
@@ -178,7 +177,7 @@ static MatmulNorm norm_of(const double* x) {
         squares += x[c] * x[c], centred_squares += centred * centred,
             product_squares += centred * x[c] * centred * x[c];
     }
-    return matmul_norm(bf16, C, C * mean, squares, centred_squares, product_squares);
+    return norm_of(bf16, C, C * mean, squares, centred_squares, product_squares);
 }
 
 static void layernorm_forward(void) {
@@ -189,13 +188,13 @@ static void layernorm_forward(void) {
         double mean, rstd;
         fill(row, C, 0.3, fp32); // before it is rounded
         for (int c = 0; c < C; c++) { row[c] += c % 97 == 5 ? 8 : 0, other[c] = round_to(row[c], bf16); }
-        const MatmulNorm want = norm_of(other);
+        const Norm want = norm_of_row(other);
         for (int stored = 0; stored < 2; stored++) { // from what is stored, or from what was rounded to it
             const double* x = stored ? other : row;
             norm(&mean, &rstd, x);
             worst = worse(worst, worse(ratio_of(mean, want.mean), ratio_of(rstd, want.rstd)));
             for (int c = 0; c < C; c++) {
-                MatmulBounded y = matmul_normalised(bf16, want, other[c], weight[c], bias[c]);
+                Bounded y = normalised(bf16, want, other[c], weight[c], bias[c]);
                 worst = worse(worst, ratio_of(round_to((x[c] - mean) * rstd * weight[c] + bias[c], bf16), y));
                 no_bias += !(ratio_of(round_to((x[c] - mean) * rstd * weight[c], bf16), y) <= 1);
             }
@@ -210,9 +209,9 @@ static void layernorm_forward(void) {
 static void column_sums(int rows, double mean) {
     const double before = 0.7;
     double worst = 0;
-    int left_out = 0, rounded = 0;
+    int left_out = 0, in_bf16 = 0;
     for (int n = 0; n < 20; n++) {
-        MatmulColumn stored = {0, 0, 0}, exact = {0, 0, 0};
+        Column stored = {0, 0, 0}, unmoved = {0, 0, 0};
         double fused = 0; // of the numbers before rounding
         float sum = 0;
         fill(a, rows, mean, fp32);
@@ -220,14 +219,14 @@ static void column_sums(int rows, double mean) {
             const double x = round_to(a[k], bf16);
             stored.sum += x, stored.squares += x * x, sum += (float)x, fused += a[k];
         }
-        exact = stored, stored.term_squares = bf16 * bf16 * stored.squares;
-        MatmulBounded want = matmul_column(stored, rows, before), tight = matmul_column(exact, rows, before);
+        unmoved = stored, stored.term_squares = bf16 * bf16 * stored.squares;
+        Bounded want = column_of(stored, rows, before), tight = column_of(unmoved, rows, before);
         worst = worse(worst, worse(ratio_of(fused + before, want), ratio_of((double)sum + before, tight)));
         left_out += !(ratio_of(stored.sum - round_to(a[n], bf16) + before, tight) <= 1);
-        rounded += !(ratio_of(round_to(stored.sum, bf16) + before, tight) <= 1); // a bias gradient in bf16
+        in_bf16 += !(ratio_of(round_to(stored.sum, bf16) + before, tight) <= 1); // a bias gradient in bf16
     }
     CHECK(worst <= 1 && worst > 0.003);
-    CHECK(left_out >= 10 && rounded >= 10);
+    CHECK(left_out >= 10 && in_bf16 >= 10);
 }
 
 static void classifier(void) {
@@ -236,26 +235,26 @@ static void classifier(void) {
     int not_scaled = 0, not_subtracted = 0, padding = 0;
     for (int n = 0; n < ROWS; n++) {
         const int target = n * 3 % C;
-        MatmulSoftmax s = {-INFINITY, 0, 0};
+        Softmax s = {-INFINITY, 0, 0};
         double sum[2] = {0, 0}, loss, with_padding;
         fill(row, C, 0, fp32);
         for (int c = 0; c < C; c++) { row[c] *= 3, s.maximum = fmax(s.maximum, row[c]); }
         for (int c = 0; c < C; c++) {
             const double p = exp(row[c] - s.maximum);
-            s.sum += p, s.error += p * matmul_intermediate_error(bf16, (MatmulBounded){row[c], 0});
+            s.sum += p, s.error += p * rounded(bf16, Bounded{row[c], 0}).error;
             sum[0] += exp(row[c]), sum[1] += exp(round_to(row[c], bf16));
         }
         s.error /= s.sum;
         for (int r = 0; r < 2; r++) { // logits as they are, and rounded
-            MatmulBounded z = {row[target], matmul_intermediate_error(bf16, (MatmulBounded){row[target], 0})};
-            MatmulBounded want = matmul_loss(s, z, 0.25);
+            Bounded z = {row[target], rounded(bf16, Bounded{row[target], 0}).error};
+            Bounded want = loss_of(s, z, 0.25);
             loss = log(sum[r]) - (r ? round_to(row[target], bf16) : row[target]) + 0.25;
             with_padding = loss + log(1 + 0.1); // 47 columns of 0 beside 50257 of N(0,1) weigh less; here 77 of 768
             worst = worse(worst, ratio_of(loss, want));
             padding += !(ratio_of(with_padding, want) <= 1);
             for (int c = 0; c < C; c++) {
-                MatmulBounded logit = {row[c], matmul_intermediate_error(bf16, (MatmulBounded){row[c], 0})};
-                MatmulBounded d = matmul_dlogit(bf16, s, logit, c == target, scale);
+                Bounded logit = {row[c], rounded(bf16, Bounded{row[c], 0}).error};
+                Bounded d = dlogit_of(bf16, s, logit, c == target, scale);
                 const double p = exp(r ? round_to(row[c], bf16) : row[c]) / sum[r];
                 worst = worse(worst, ratio_of(round_to(scale * (p - (c == target)), bf16), d));
                 not_scaled += !(ratio_of(round_to(p - (c == target), bf16), d) <= 1);
