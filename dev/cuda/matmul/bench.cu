@@ -197,7 +197,7 @@ static void set_fill(const Set& set, const Case& c, uint64_t seed) {
         cuda_check(cudaGetLastError());
     }
 }
-// Copies inputs that are the set's own and the tensors that are added to from `before`; sets outputs to NaN or, if accumulating,
+// Copies inputs that are the set's own, and tensors that are added to, from `before`; sets outputs to NaN or, if accumulating,
 // copies them, too
 static void set_restart(Set* set, const Set& before, bool accumulate) {
     set->t.accumulate = accumulate;

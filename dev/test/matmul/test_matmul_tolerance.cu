@@ -1,6 +1,6 @@
-// How far from fp64 a kernel of the matmul competition may be (dev/cuda/matmul/tolerance.h): sums as tensor cores make them,
+// How far from fp64 a kernel of the matmul competition may be (dev/cuda/matmul/reference.h): sums as tensor cores make them,
 // and the neighbours of a GEMM in fp32, stay within it and come near it; faults do not stay within it. Needs no GPU.
-#include "dev/cuda/matmul/tolerance.h"
+#include "dev/cuda/matmul/reference.h"
 #include "llmc/base/rand.h"
 #include "dev/test/fixtures/unit.h"
 
