@@ -120,7 +120,7 @@ vpath %.cu dev/cuda dev/cuda/attention dev/cuda/matmul dev/cuda/decode $(wildcar
 vpath %.c $(wildcard dev/test/*)
 variants := $(training_variants) $(decode_variants) $(matmul_variants)
 # Their programs, build/<name>_<precision>; those on tensor cores have no fp32.
-fp32_variants := $(filter-out %_mma %_wgmma,$(variants))
+fp32_variants := $(filter-out %_mma %_wgmma %_split,$(variants))
 
 # Those that programs hold, build/<operation>_variants.h: the #includes, and X(variant) for each. attention.cu and matmul.cu
 # include those of the rules, or that of ATTENTION_FORWARD; test_gpu_pairs.cu those left. $(call held,LIST,FILES,16 BIT,FP32)

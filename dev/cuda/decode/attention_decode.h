@@ -2,7 +2,7 @@
 The contract of attention's third direction, decode: one new token of each sequence against the KV cache.
 
 A variant attention_decode_<variant>.cu is, inside `namespace <variant>`, its kernels, a launcher for each configuration, and
-the table `decode_configs`, best first for each head size. decode.cuh launches split. The file ends with
+the table `decode_configs`, best first for each head size. decode.cuh launches split, in fp32 naive. The file ends with
 
     #if __INCLUDE_LEVEL__ == 0 // the program, not an include
     int main(int argc, char** argv) { return variant_main(argc, argv, <variant>::decode_configs); }

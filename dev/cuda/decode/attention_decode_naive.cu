@@ -1,6 +1,6 @@
 /*
-One thread block for each head of each sequence, one thread for each channel. Slow, obvious, correct: split is measured against
-it.
+One thread block for each head of each sequence, a thread for each channel. Obvious and correct: split is measured against it,
+and it serves fp32.
 
 The warps take the keys round-robin, and each sums q.k_j over its lanes. The scores of a block of keys are in shared memory,
 from which every thread updates the online softmax of its own channel. The new token is stored first, then read like all others.
@@ -12,19 +12,25 @@ from which every thread updates the online softmax of its own channel. The new t
 
 namespace naive {
 
-template <int HS> __global__ void decode_head(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv,
-                                              const int* lengths, int T, int NH, int max_length) {
-    constexpr int block_keys = 128, warps = HS / WARP_SIZE;
+constexpr int warps = 8;
+
+template <int HS> __global__ void __launch_bounds__(warps* WARP_SIZE)
+    decode_head(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths, int T, int NH,
+                int max_length) {
+    constexpr int block_keys = 128;
     __shared__ float scores[block_keys];
-    const int h = blockIdx.x, b = blockIdx.y, length = lengths[b], d = threadIdx.x;
+    const int h = blockIdx.x, b = blockIdx.y, length = lengths[b];
     if (length < 0) { return; }
     assert(length < max_length);
-    const int lane = d % WARP_SIZE, warp = d / WARP_SIZE;
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    const int d = threadIdx.x % HS; // threads from HS on compute what others do
     const floatX* q = qkv + new_token_offset(b, 0, h, NH, HS);
     floatX* k = k_cache + cache_offset(b, h, T, NH, HS);
     floatX* v = v_cache + cache_offset(b, h, T, NH, HS);
-    k[(int64_t)length * HS + d] = qkv[new_token_offset(b, 1, h, NH, HS) + d];
-    v[(int64_t)length * HS + d] = qkv[new_token_offset(b, 2, h, NH, HS) + d];
+    if (threadIdx.x < HS) {
+        k[(int64_t)length * HS + d] = qkv[new_token_offset(b, 1, h, NH, HS) + d];
+        v[(int64_t)length * HS + d] = qkv[new_token_offset(b, 2, h, NH, HS) + d];
+    }
     __syncthreads(); // the block's threads now see the new token
 
     float m = -INFINITY, l = 0, o = 0;
@@ -48,12 +54,13 @@ template <int HS> __global__ void decode_head(floatX* out, floatX* k_cache, floa
         }
         __syncthreads(); // the scores have been read
     }
-    out[out_offset(b, h, 1, NH, HS) + d] = (floatX)(o / l);
+    if (threadIdx.x < HS) { out[out_offset(b, h, 1, NH, HS) + d] = (floatX)(o / l); }
 }
 
 template <int HS> void decode(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
                               void*, int B, int T, int NH, int, int max_length, cudaStream_t stream) {
-    decode_head<HS><<<dim3(NH, B), HS, 0, stream>>>(out, k_cache, v_cache, qkv, lengths, T, NH, max_length);
+    decode_head<HS>
+        <<<dim3(NH, B), warps * WARP_SIZE, 0, stream>>>(out, k_cache, v_cache, qkv, lengths, T, NH, max_length);
     cuda_try(cudaGetLastError());
 }
 

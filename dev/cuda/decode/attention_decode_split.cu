@@ -4,8 +4,7 @@ last CTA of a head to finish combines their results in the order of the chunks, 
 
 Against naive: B*NH heads alone do not fill a GPU, chunks do; and CTAs are persistent, with K and V of the next chunk, up to 64
 KB, always in flight (cp.async), the first ones before griddepcontrol.wait. A warp has its own keys, maximum m, sum l and O.
-- In 16 bit tensor cores multiply: S = q K^T with q in every row, O = P V with P in two terms of 16 bit, in different rows.
-- In fp32 `lanes` lanes share a key, each with 16-byte vectors of its channels, and add by shuffles.
+- Tensor cores multiply: S = q K^T with q in every row, O = P V with P in two terms of 16 bit, in different rows.
 - The new token, which is stored on the way, is a row of its own behind those of the warps of its chunk.
 - These rows (m, l, O) are merged through shared memory. A head of one chunk is done then. Of several, every chunk's (m, l, O)
   goes to scratch, and the CTA whose arrival on the head's counter is the last merges them. The counter wraps to 0 by itself.
@@ -16,20 +15,18 @@ Which keys are added in which order depends on the length alone: so the bits do 
 
 #include "attention_decode.h"
 #include "llmc/cuda/dependent_launch.cuh"
-#if !defined(PRECISION_FP32)
 #include "llmc/cuda/mma.cuh"
-#endif
 
 #include <cuda_pipeline.h>
 
 namespace split {
 
-// A configuration: lanes that share a key, warps of a CTA, keys of a lane, CTAs per SM.
-template <int HS_, int LANES, int WARPS, int STEPS, int CTAS> struct DecodeTiles {
-    static constexpr int HS = HS_, lanes = LANES, warps = WARPS, steps = STEPS, ctas = CTAS, threads = 32 * WARPS;
+// A configuration: keys of a lane, CTAs per SM. Four lanes share a key.
+template <int HS_, int STEPS, int CTAS> struct DecodeTiles {
+    static constexpr int HS = HS_, lanes = 4, warps = 8, steps = STEPS, ctas = CTAS, threads = 32 * warps;
     static constexpr int vectors = HS / (x128::size * lanes); // of a key in one lane
     static constexpr int warp_keys = 32 / lanes * steps, chunk = warps * warp_keys;
-    static_assert(HS % (x128::size * lanes) == 0 && 32 % lanes == 0, "whole vectors, whole keys");
+    static_assert(HS % (x128::size * lanes) == 0 && steps % 2 == 0, "a step is 8 keys of an MMA, and P has 16");
 
     // Which keys and channels a lane has
     __host__ __device__ static int key(int c, int warp, int lane, int step) {
@@ -106,12 +103,6 @@ __device__ inline Merged merge_rows(const Shared<C>& shared, int rows, int d, fl
 
 // 16 bytes of a row as they were read: 32-bit words, so that 16-bit elements stay in pairs until they are multiplied
 typedef uint4 Words;
-#if defined(PRECISION_FP32)
-__device__ inline void to_floats(float (&x)[x128::size], const Words& v) {
-    x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y), x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
-}
-#endif
-
 // The lane's vectors of the chunk's rows (T,HS) before position `length`, to registers; zeros from there on
 template <class C> __device__ inline void load_rows(Words (&words)[C::steps][C::vectors], const floatX* rows, int c,
                                                     int warp, int lane, int length) {
@@ -129,32 +120,12 @@ template <class C> __device__ inline void load_rows(Words (&words)[C::steps][C::
     }
 }
 
-// Reductions over the lanes of a key, and over the keys of a step
-template <class C> __device__ inline float sum_of_key(float x) {
-#pragma unroll
-    for (int offset = C::lanes / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(0xffffffffu, x, offset); }
-    return x;
-}
-template <class C> __device__ inline float sum_of_keys(float x) {
-#pragma unroll
-    for (int offset = 16; offset >= C::lanes; offset /= 2) { x += __shfl_xor_sync(0xffffffffu, x, offset); }
-    return x;
-}
-template <class C> __device__ inline float max_of_keys(float x) {
-#pragma unroll
-    for (int offset = 16; offset >= C::lanes; offset /= 2) { x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset)); }
-    return x;
-}
-
 // attend_rows' view of a warp's keys and values: here a lane's registers (decode/step.cuh), below a tile in shared memory
 template <class C> struct RegisterRows {
     const Words (&K)[C::steps][C::vectors];
     const Words (&V)[C::steps][C::vectors];
     __device__ Words key(int step, int vector) const { return K[step][vector]; }
     __device__ void keys_are_read() const {}
-#if defined(PRECISION_FP32)
-    __device__ Words value(int step, int vector) const { return V[step][vector]; }
-#else
     // Of 16 keys and octets n and n+1 of channels: a lane's words of b; and the first of its two channels in octet n of O
     __device__ void values(uint32_t (&b)[4], int sixteen, int n, int) const {
         const Words &low = V[2 * sixteen][n / 4], &high = V[2 * sixteen + 1][n / 4];
@@ -164,80 +135,22 @@ template <class C> struct RegisterRows {
         b[3] = mma::movmatrix_trans(n % 4 == 0 ? high.y : high.w);
     }
     __device__ static int channel(int n, int lane) { return n / 4 * 32 + lane % 4 * 8 + n % 4 * 2; }
-#endif
 };
 
-// A warp without keys
-template <class C> __device__ inline void no_rows(Shared<C>& shared, int warp, int lane) {
-    if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0; }
-    for (int d = lane; d < C::HS; d += 32) { shared.O[warp][d] = 0; }
-}
-
 // (m, l, O) of a warp's keys, to shared memory
-#if defined(PRECISION_FP32)
 template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& shared, const Rows& rows,
                                                                   const Words (&q)[C::vectors], int c, int warp,
                                                                   int lane, int length, float exponent) {
     if (C::key(c, warp, 0, 0) >= length) {
         rows.keys_are_read();
-        no_rows<C>(shared, warp, lane);
-        return;
-    }
-    float Q[C::vectors][x128::size], S[C::steps], O[C::vectors][x128::size] = {}, x[x128::size];
-#pragma unroll
-    for (int n = 0; n < C::vectors; n++) { to_floats(Q[n], q[n]); }
-    float m = -INFINITY, l = 0;
-#pragma unroll
-    for (int i = 0; i < C::steps; i++) { // S = Q K^T
-        S[i] = 0;
-#pragma unroll
-        for (int n = 0; n < C::vectors; n++) {
-            to_floats(x, rows.key(i, n));
-#pragma unroll
-            for (int e = 0; e < x128::size; e++) { S[i] = fmaf(Q[n][e], x[e], S[i]); }
-        }
-        S[i] = sum_of_key<C>(S[i]);
-        if (C::key(c, warp, lane, i) >= length) { S[i] = -INFINITY; }
-        m = fmaxf(m, S[i]);
-    }
-    rows.keys_are_read();
-    m = max_of_keys<C>(m); // finite, as the warp's first key is there
-#pragma unroll
-    for (int i = 0; i < C::steps; i++) { // P = exp(S - m);  O += P V
-        const float P = rescale_factor(S[i], m, exponent);
-        l += P;
-#pragma unroll
-        for (int n = 0; n < C::vectors; n++) {
-            to_floats(x, rows.value(i, n));
-#pragma unroll
-            for (int e = 0; e < x128::size; e++) { O[n][e] = fmaf(P, x[e], O[n][e]); }
-        }
-    }
-    l = sum_of_keys<C>(l);
-    if (lane == 0) { shared.m[warp] = m, shared.l[warp] = l; }
-#pragma unroll
-    for (int n = 0; n < C::vectors; n++) {
-#pragma unroll
-        for (int e = 0; e < x128::size; e++) {
-            O[n][e] = sum_of_keys<C>(O[n][e]);
-            if (lane < C::lanes) { shared.O[warp][C::channel(lane, n) + e] = O[n][e]; }
-        }
-    }
-}
-#else
-template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& shared, const Rows& rows,
-                                                                  const Words (&q)[C::vectors], int c, int warp,
-                                                                  int lane, int length, float exponent) {
-    static_assert(C::lanes == 4 && C::steps % 2 == 0, "a step is 8 keys of an MMA, and P has 16");
-    if (C::key(c, warp, 0, 0) >= length) {
-        rows.keys_are_read();
-        no_rows<C>(shared, warp, lane);
+        if (lane == 0) { shared.m[warp] = -INFINITY, shared.l[warp] = 0; }
+        for (int d = lane; d < C::HS; d += 32) { shared.O[warp][d] = 0; }
         return;
     }
     float S[C::steps][2], m = -INFINITY, l = 0;
     const int left = length - C::key(c, warp, 0, 0) - lane % 4 * 2; // a lane has keys 8 i and 8 i + 1 from its first on
 #pragma unroll
-    for (int i = 0; i < C::steps; i++) {                            // S = Q K^T, the same in all rows
+    for (int i = 0; i < C::steps; i++) { // S = Q K^T, the same in all rows
         float d[4] = {};
 #pragma unroll
         for (int n = 0; n < C::vectors; n++) {
@@ -291,7 +204,6 @@ template <class C, class Rows> __device__ inline void attend_rows(Shared<C>& sha
         }
     }
 }
-#endif
 
 // The lane's channels of q (HS)
 template <class C> __device__ inline void load_query(Words (&q)[C::vectors], const floatX* from, int lane) {
@@ -410,14 +322,11 @@ template <class C> struct Tile {
         return (k / keys * C::vectors + p / C::lanes) * 512 + (k % keys * C::lanes + p % C::lanes) * 16;
     }
     __host__ __device__ static int exchange(int k) { return pieces % 8 == 0 ? k % 8 : k / 2 % 4; }
-    __host__ __device__ static int value_place(int k, int p) {
-        return sizeof(floatX) == 4 ? key_place(k, p) : (k * pieces + (p ^ exchange(k))) * 16;
-    }
+    __host__ __device__ static int value_place(int k, int p) { return (k * pieces + (p ^ exchange(k))) * 16; }
     // From rows of the cache, of which `left` are there, else zeros; no commit. A lane's first place leads to the others, as
     // their keys and pieces differ from its first ones in other bits: an address of each would take registers.
     template <bool VALUES> __device__ static void copy(char* to, const floatX* rows, int left, int lane) {
         const int key = lane / copy_lanes, piece = lane % copy_lanes;
-        constexpr bool EXCHANGED = VALUES && sizeof(floatX) == 2;
         const uint32_t first =
             (uint32_t)__cvta_generic_to_shared(to + (VALUES ? value_place(key, piece) : key_place(key, piece)));
         rows += key * C::HS + piece * x128::size;
@@ -428,7 +337,7 @@ template <class C> struct Tile {
 #pragma unroll
             for (int p = 0; p < pieces; p += copy_lanes) {
                 const uint32_t at =
-                    EXCHANGED ? (first ^ exchange(k) * 16) + (k * pieces + p) * 16 : first + key_place(k, p);
+                    VALUES ? (first ^ exchange(k) * 16) + (k * pieces + p) * 16 : first + key_place(k, p);
                 cp_async_16(at, rows + k * C::HS + p * x128::size, bytes);
             }
         }
@@ -459,9 +368,6 @@ template <class C, class Read> struct TileRows {
         return *reinterpret_cast<const Words*>(tiles + (step * C::vectors + vector) * 512 + lane * 16);
     }
     __device__ void keys_are_read() const { read(); }
-#if defined(PRECISION_FP32)
-    __device__ Words value(int step, int vector) const { return key(C::steps + step, vector); }
-#else
     __device__ void values(uint32_t (&b)[4], int sixteen, int n, int) const {
         const uint32_t first =
             (uint32_t)__cvta_generic_to_shared(tiles + Tile<C>::bytes + Tile<C>::value_place(lane % 16, lane / 16));
@@ -469,7 +375,6 @@ template <class C, class Read> struct TileRows {
         mma::ldmatrix_x4_trans(b, (first ^ n % low * 16) + (16 * sixteen * Tile<C>::pieces + n / low * low) * 16);
     }
     __device__ static int channel(int n, int lane) { return n * 8 + lane % 4 * 2; }
-#endif
 };
 
 // Bytes of shared memory: two chunks' (m, l, O), and the tiles of each warp
@@ -571,17 +476,10 @@ template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, co
 
 // What serves a head size, here and in decode/step.cuh
 template <int HS> struct Serving;
-#if defined(PRECISION_FP32)
-template <> struct Serving<32> { typedef DecodeTiles<32, 8, 8, 8, 2> Tiles; };
-template <> struct Serving<64> { typedef DecodeTiles<64, 8, 8, 4, 2> Tiles; };
-template <> struct Serving<96> { typedef DecodeTiles<96, 8, 8, 2, 2> Tiles; };
-template <> struct Serving<128> { typedef DecodeTiles<128, 8, 8, 2, 2> Tiles; };
-#else
-template <> struct Serving<32> { typedef DecodeTiles<32, 4, 8, 8, 2> Tiles; };
-template <> struct Serving<64> { typedef DecodeTiles<64, 4, 8, 4, 3> Tiles; };
-template <> struct Serving<96> { typedef DecodeTiles<96, 4, 8, 2, 2> Tiles; };
-template <> struct Serving<128> { typedef DecodeTiles<128, 4, 8, 2, 2> Tiles; };
-#endif
+template <> struct Serving<32> { typedef DecodeTiles<32, 8, 2> Tiles; };
+template <> struct Serving<64> { typedef DecodeTiles<64, 4, 3> Tiles; };
+template <> struct Serving<96> { typedef DecodeTiles<96, 2, 2> Tiles; };
+template <> struct Serving<128> { typedef DecodeTiles<128, 2, 2> Tiles; };
 #if defined(DECODE_KERNELS) || __INCLUDE_LEVEL__ == 0
 template <int HS> constexpr AttentionDecodeConfig decode_config(const char* name) {
     typedef typename Serving<HS>::Tiles Tiles;
@@ -589,18 +487,8 @@ template <int HS> constexpr AttentionDecodeConfig decode_config(const char* name
 }
 // Names are keys of a chunk and warps of a CTA.
 static constexpr AttentionDecodeConfig decode_configs[] = {
-#if defined(PRECISION_FP32)
-    decode_config<32>("256 keys 8 warps"),
-    decode_config<64>("128 keys 8 warps"),
-    decode_config<96>("64 keys 8 warps"),
-    decode_config<128>("64 keys 8 warps"),
-#else
-    decode_config<32>("512 keys 8 warps"),
-    decode_config<64>("256 keys 8 warps"),
-    decode_config<96>("128 keys 8 warps"),
-    decode_config<128>("128 keys 8 warps"),
-#endif
-};
+    decode_config<32>("512 keys 8 warps"), decode_config<64>("256 keys 8 warps"), decode_config<96>("128 keys 8 warps"),
+    decode_config<128>("128 keys 8 warps")};
 #endif
 
 } // namespace split

@@ -1,6 +1,6 @@
 /*
-The decode that programs generate with: the launcher of split's configuration that serves a head size. The contract is
-attention_decode.h's.
+The decode that programs generate with: the launcher of the configuration that serves a head size, split's or, in fp32, naive's.
+The contract is attention_decode.h's.
 
 The choice depends on precision and head size, never on B, T or max_length: another configuration adds in another order, and a
 sequence's bits must not depend on what else is in the batch. What serves fits the shared memory of every GPU from sm_80 on.
@@ -15,7 +15,10 @@ Launchers record errors and return (llmc/base/utils.h): a head size that nothing
 
 extern const Variants<AttentionDecodeConfig> attention_decode_configs;
 
-#ifdef DECODE_KERNELS
+#if defined(DECODE_KERNELS) && defined(PRECISION_FP32)
+#include "attention_decode_naive.cu"
+constexpr Variants<AttentionDecodeConfig> attention_decode_configs(naive::decode_configs);
+#elif defined(DECODE_KERNELS)
 #include "attention_decode_split.cu"
 constexpr Variants<AttentionDecodeConfig> attention_decode_configs(split::decode_configs);
 #endif

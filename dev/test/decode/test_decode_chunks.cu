@@ -154,8 +154,7 @@ int main(void) {
     test_configuration<split::Serving<64>::Tiles>();
     test_configuration<split::Serving<96>::Tiles>();
     test_configuration<split::Serving<128>::Tiles>();
-    test_configuration<split::DecodeTiles<64, 4, 8, 4, 2>>();
-    test_configuration<split::DecodeTiles<64, 8, 2, 8, 8>>();
-    test_configuration<split::DecodeTiles<128, 16, 8, 8, 2>>();
+    test_configuration<split::DecodeTiles<64, 2, 4>>();
+    test_configuration<split::DecodeTiles<32, 4, 4>>();
     return unit_end();
 }
