@@ -210,13 +210,6 @@ template <class C> __device__ inline void load_query(Words (&q)[C::vectors], con
 #pragma unroll
     for (int n = 0; n < C::vectors; n++) { q[n] = *reinterpret_cast<const Words*>(from + C::channel(lane, n)); }
 }
-template <class C> __device__ inline void attend(Shared<C>& shared, const Words (&K)[C::steps][C::vectors],
-                                                 const Words (&V)[C::steps][C::vectors], const floatX* q, int c,
-                                                 int warp, int lane, int length, float exponent) {
-    Words Q[C::vectors];
-    load_query<C>(Q, q, lane);
-    attend_rows<C>(shared, RegisterRows<C>{K, V}, Q, c, warp, lane, length, exponent);
-}
 
 // The new token: a warp's elements of its q, k and v (HS)
 template <class C> struct NewToken {
@@ -242,13 +235,6 @@ template <class C> struct NewToken {
         if (lane == 0) { shared.m[C::warps] = S, shared.l[C::warps] = 1; }
     }
 };
-template <class C> __device__ inline void attend_new_token(Shared<C>& shared, floatX* k_row, floatX* v_row,
-                                                           const floatX* q, const floatX* k, const floatX* v,
-                                                           int lane) {
-    NewToken<C> token;
-    token.load(q, k, v, lane);
-    token.attend(shared, k_row, v_row, lane);
-}
 
 // (m, l) of a head's chunk c, and four channels of its O, as scratch has them
 struct PartialLoad {

@@ -48,62 +48,6 @@ __device__ inline x128 decode_row_normalised(const x128& v, float mean, float rs
     return pack(x);
 }
 
-// y = (x - mean) * rstd * weight + bias of a row (C) in a warp's registers, at most VECTORS vectors of 16 bytes a lane. A lane
-// adds up its vectors one after the other, each as a binary tree.
-template <int VECTORS> struct DecodeNormRow {
-    static constexpr int K = x128::size;
-    int C, lane;
-    x128 w[VECTORS], b[VECTORS];
-    float x[VECTORS][K], rstd;
-
-    __device__ DecodeNormRow(int C, int lane) : C(C), lane(lane) {}
-    __device__ int column(int i) const { return (i * WARP_SIZE + lane) * K; }
-    __device__ bool has(int i) const { return column(i) < C; }
-    __device__ void load_weights(const floatX* weight, const floatX* bias) {
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            if (has(i)) { w[i] = load128(weight + column(i)), b[i] = load128(bias + column(i)); }
-        }
-    }
-    __device__ void load(const floatX* row) {
-        int4 v[VECTORS] = {};
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            if (has(i)) { v[i] = __ldcg(reinterpret_cast<const int4*>(row + column(i))); }
-        }
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) { unpack(x[i], reinterpret_cast<const x128&>(v[i])); }
-    }
-    // x -= mean; sets rstd
-    __device__ void reduce() {
-        float sum = 0.0f, squares = 0.0f, y[K];
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-#pragma unroll
-            for (int k = 0; k < K; k++) { y[k] = x[i][k]; }
-            if (has(i)) { sum += decode_vector_sum(y); }
-        }
-        const float mean = __fdiv_rn(warp_sum(sum), (float)C);
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-#pragma unroll
-            for (int k = 0; k < K; k++) {
-                x[i][k] -= mean;
-                y[k] = __fmul_rn(x[i][k], x[i][k]);
-            }
-            if (has(i)) { squares += decode_vector_sum(y); }
-        }
-        rstd = decode_row_rstd(warp_sum(squares), C);
-    }
-    __device__ x128 normalised(int i) const {
-        float y[K], g[K], h[K];
-        unpack(g, w[i]), unpack(h, b[i]);
-#pragma unroll
-        for (int k = 0; k < K; k++) { y[k] = fmaf(__fmul_rn(x[i][k], rstd), g[k], h[k]); }
-        return pack(y);
-    }
-};
-
 // out (C) = wte[token] + wpe[position], by a thread block
 __device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* wpe, int token, int position, int C) {
     for (int c = (int)threadIdx.x * x128::size; c < C; c += (int)blockDim.x * x128::size) {
@@ -115,34 +59,63 @@ __device__ inline void embed_row(floatX* out, const floatX* wte, const floatX* w
 
 // ----------------------------------------------------------------------------
 
-// A warp per row: at most VECTORS vectors of 16 bytes a lane; VECTORS = 0: longer rows, read three times
+// out (N,C) = (x - mean) * rstd * weight + bias for each row x of inp. A warp per row, of which a lane holds at most VECTORS
+// vectors of 16 bytes; VECTORS = 0: longer rows, read three times. A lane adds up its vectors one after the other.
 template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_MOST_WARPS* WARP_SIZE)
     decode_layernorm_kernel(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int N, int C) {
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    int row = blockIdx.x * (blockDim.x / WARP_SIZE) + warp;
+    constexpr int K = x128::size, HELD = VECTORS == 0 ? 1 : VECTORS;
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    const int row = blockIdx.x * (blockDim.x / WARP_SIZE) + warp;
+    const auto column = [&](int i) { return (i * WARP_SIZE + lane) * K; };
+    x128 w[HELD], b[HELD];
+    int4 v[HELD] = {};
+    float x[HELD][K], y[K], g[K], h[K], sum = 0.0f, squares = 0.0f;
     launch_dependents();
-    DecodeNormRow<VECTORS == 0 ? 1 : VECTORS> x(C, lane);
-    if (VECTORS > 0) { x.load_weights(weight, bias); }
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        if (column(i) < C) { w[i] = load128(weight + column(i)), b[i] = load128(bias + column(i)); }
+    }
     wait_for_previous();
     if (row >= N) { return; }
     inp += (size_t)row * C, out += (size_t)row * C;
     if constexpr (VECTORS == 0) {
-        float sum = 0.0f, squares = 0.0f;
-        for (int i = 0; x.has(i); i++) { sum += decode_row_sum(load128(inp + x.column(i))); }
+        for (int i = 0; column(i) < C; i++) { sum += decode_row_sum(load128(inp + column(i))); }
         const float mean = __fdiv_rn(warp_sum(sum), (float)C);
-        for (int i = 0; x.has(i); i++) { squares += decode_row_squares(load128(inp + x.column(i)), mean); }
+        for (int i = 0; column(i) < C; i++) { squares += decode_row_squares(load128(inp + column(i)), mean); }
         const float rstd = decode_row_rstd(warp_sum(squares), C);
-        for (int i = 0; x.has(i); i++) {
-            const int c = x.column(i);
+        for (int i = 0; column(i) < C; i++) {
+            const int c = column(i);
             store128(out + c,
                      decode_row_normalised(load128(inp + c), mean, rstd, load128(weight + c), load128(bias + c)));
         }
     } else {
-        x.load(inp);
-        x.reduce();
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
-            if (x.has(i)) { store128(out + x.column(i), x.normalised(i)); }
+            if (column(i) < C) { v[i] = __ldcg(reinterpret_cast<const int4*>(inp + column(i))); }
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            unpack(x[i], reinterpret_cast<const x128&>(v[i])), unpack(y, reinterpret_cast<const x128&>(v[i]));
+            if (column(i) < C) { sum += decode_vector_sum(y); }
+        }
+        const float mean = __fdiv_rn(warp_sum(sum), (float)C);
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                x[i][k] -= mean;
+                y[k] = __fmul_rn(x[i][k], x[i][k]);
+            }
+            if (column(i) < C) { squares += decode_vector_sum(y); }
+        }
+        const float rstd = decode_row_rstd(warp_sum(squares), C);
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            if (column(i) >= C) { continue; }
+            unpack(g, w[i]), unpack(h, b[i]);
+#pragma unroll
+            for (int k = 0; k < K; k++) { y[k] = fmaf(__fmul_rn(x[i][k], rstd), g[k], h[k]); }
+            store128(out + column(i), pack(y));
         }
     }
 }

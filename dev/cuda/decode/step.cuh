@@ -674,9 +674,13 @@ template <class Tiles> __device__ inline void attend_chunk(const Step& p, Place&
     const floatX *q = front<Tiles>().qkv[0], *new_k = front<Tiles>().qkv[1], *new_v = front<Tiles>().qkv[2];
     if (last && warp == Tiles::warps - 1) {
         const int64_t row = (int64_t)length * HS;
-        split::attend_new_token<Tiles>(shared, k + row, v + row, q, new_k, new_v, lane);
+        split::NewToken<Tiles> token;
+        token.load(q, new_k, new_v, lane);
+        token.attend(shared, k + row, v + row, lane);
     }
-    split::attend<Tiles>(shared, K, V, q, c, warp, lane, length, exponent);
+    split::Words Q[Tiles::vectors];
+    split::load_query<Tiles>(Q, q, lane);
+    split::attend_rows<Tiles>(shared, split::RegisterRows<Tiles>{K, V}, Q, c, warp, lane, length, exponent);
     consumers_sync();
     split::Merged x = {};
     if (d < HS) { x = split::merge_rows<Tiles, WARPS + 1>(shared, WARPS + last, d, exponent); }
