@@ -144,7 +144,7 @@ template <class Trial> static int run_variant(int argc, char** argv, const typen
                p.sharedMemPerBlockOptin / 1024);
         configs.erase(configs.begin() + n);
     }
-    if (o.sweep || o.check_only) { check_sweep<Trial>(v.name, configs, o); }
+    if (!o.no_sweep || o.check_only) { check_sweep<Trial>(v.name, configs, o); }
     if (o.check_only) { return EXIT_SUCCESS; }
     Trial::measure(&gpu, o);
     for (const std::vector<int>& shape : o.shapes) { bench<Trial>(v, configs, o, gpu, bench_shape_of<Trial>(shape)); }

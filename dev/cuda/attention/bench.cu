@@ -227,10 +227,10 @@ template <class Direction> struct AttentionTrial {
 // ----------------------------------------------------------------------------
 // Mains
 
-static const std::vector<BenchSize> attention_sizes = {{"-b", "B", "batch", 8},
-                                                       {"-t", "T", "sequence length", 1024},
-                                                       {"-h", "NH", "number of heads", 12},
-                                                       {"-d", "HS", "head size: 32, 64, 96 or 128", 64}};
+static const std::vector<BenchSize> attention_sizes = {{"-b", "B, batch", 8},
+                                                       {"-t", "T, sequence length", 1024},
+                                                       {"-h", "NH, number of heads", 12},
+                                                       {"-d", "HS, head size: 32, 64, 96 or 128", 64}};
 
 template <> int variant_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability) {
     return run_variant<AttentionTrial<Forward>>(argc, argv, variant, attention_sizes, compute_capability);

@@ -38,126 +38,90 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 enum BenchMode { RESTED, STEADY, NUM_MODES };
 static const char* const mode_names[NUM_MODES] = {"rested", "steady"};
 
-// One size of a shape, such as {"-b", "B", "batch", 8}
+// One size of a shape, such as {"-b", "B, batch", 8}
 struct BenchSize {
-    const char *flag, *name, *text;
+    const char *flag, *text;
     int value; // the default, or what was given
     bool given = false;
 };
-// A flag of one operation, which may be given more than once, such as {"--group", "name", "only this group"}
+// A flag of one operation, which may be given more than once, such as {"--group", "only this group"}
 struct BenchText {
-    const char *flag, *name, *text;
-    std::vector<const char*> values; // as given
+    const char *flag, *text;
+    cli_texts values = {}; // as given
 };
 struct BenchOptions {
     std::vector<BenchSize> sizes;
     std::vector<BenchText> texts;
     std::vector<std::vector<int>> shapes; // to time: those of --shape, or the one of the sizes' flags
     bool shapes_given = false;            // by --shape
-    bool check_only = false, sweep = true;
+    cli_toggle check_only = 0, no_sweep = 0;
     bool modes[NUM_MODES] = {true, true};
-    const char* config = nullptr;
-    const char* csv = nullptr;
+    cli_text config = nullptr, csv = nullptr;
 };
-
-static inline void bench_help(const BenchOptions& o, const char* program) {
-    std::string names;
-    printf("Usage: %s [flag value]...\n\n", program);
-    for (const BenchSize& s : o.sizes) {
-        printf("  %-16s %s, %s (default %d)\n", (std::string(s.flag) + " <int>").c_str(), s.name, s.text, s.value);
-        names += (names.empty() ? "" : ",") + std::string(s.name);
-    }
-    for (const BenchText& t : o.texts) {
-        printf("  %-16s %s\n", (std::string(t.flag) + " <" + t.name + ">").c_str(), t.text);
-    }
-    printf("  --shape <%s>  time this shape; may be given more than once\n"
-           "  --config <name>  only this configuration\n"
-           "  --mode <mode>    rested, steady or both (default)\n"
-           "  --csv <file>     append to this leaderboard\n"
-           "  --check-only     check and do not time; a size that is given replaces its list in the sweep\n"
-           "  --no-sweep       check only the shapes that are timed\n"
-           "  --help           this text\n",
-           names.c_str());
-}
-
-// A whole number of at least 1; ends the program where it is none
-static inline int bench_int(const char* flag, const std::string& text) {
-    char* end;
-    long value = strtol(text.c_str(), &end, 10);
-    if (*end != '\0' || text.empty() || value < 1 || value > INT32_MAX) {
-        fatal("%s %s: must be a whole number of at least 1", flag, text.c_str());
-    }
-    return (int)value;
-}
 
 // `count` numbers separated by commas; ends the program where they are not
 static inline std::vector<int> bench_shape(const char* flag, size_t count, const char* text) {
     std::vector<int> shape;
-    std::string rest = text;
-    for (size_t comma = 0; comma != std::string::npos && shape.size() <= count;) {
-        comma = rest.find(',');
-        shape.push_back(bench_int(flag, rest.substr(0, comma)));
-        rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+    for (const char* next = text; shape.size() <= count;) {
+        char* end;
+        const long value = strtol(next, &end, 10);
+        if (end == next || value < 1 || value > INT32_MAX || !strchr(",", *end)) { break; }
+        shape.push_back((int)value);
+        if (*end == '\0' && shape.size() == count) { return shape; }
+        next = end + 1;
     }
-    if (shape.size() != count) { fatal("%s %s: must be %zu numbers with commas", flag, text, count); }
-    return shape;
-}
-
-// Takes a flag with a value; false where there is none of this name. Ends the program if the value is wrong.
-static inline bool bench_value(BenchOptions* o, const std::string& flag, const char* value) {
-    for (BenchSize& s : o->sizes) {
-        if (flag != s.flag) { continue; }
-        s.value = bench_int(s.flag, value), s.given = true;
-        return true;
-    }
-    for (BenchText& t : o->texts) {
-        if (flag != t.flag) { continue; }
-        t.values.push_back(value);
-        return true;
-    }
-    if (flag == "--config") {
-        o->config = value;
-    } else if (flag == "--csv") {
-        o->csv = value;
-    } else if (flag == "--shape") {
-        o->shapes.push_back(bench_shape("--shape", o->sizes.size(), value));
-        o->shapes_given = true;
-    } else if (flag == "--mode") {
-        const std::string mode = value;
-        o->modes[RESTED] = mode == "rested" || mode == "both";
-        o->modes[STEADY] = mode == "steady" || mode == "both";
-        if (!o->modes[RESTED] && !o->modes[STEADY]) { fatal("--mode %s: must be rested, steady or both", value); }
-    } else {
-        return false;
-    }
-    return true;
+    fatal("%s %s: must be %zu whole numbers of at least 1 with commas", flag, text, count);
 }
 
 // The options of the program `program`, whose shapes have these sizes. Ends the program if they are wrong.
 static inline BenchOptions bench_options(int argc, char** argv, const char* program, std::vector<BenchSize> sizes,
                                          std::vector<BenchText> texts = {}) {
-    BenchOptions o;
-    o.sizes = sizes;
-    o.texts = texts;
-    for (int i = 1; i < argc; i++) {
-        const std::string flag = argv[i];
-        if (flag == "--help") {
-            bench_help(o, program);
-            exit(EXIT_SUCCESS);
-        } else if (flag == "--check-only") {
-            o.check_only = true;
-        } else if (flag == "--no-sweep") {
-            o.sweep = false;
-        } else if (i + 1 == argc) {
-            fatal("flag %s is unknown or needs a value; --help lists all", argv[i]);
-        } else if (!bench_value(&o, flag, argv[++i])) {
-            fatal("unknown flag %s; --help lists all", flag.c_str());
-        }
+    struct Values { // as llmc/base/cli.h sets them
+        cli_whole sizes[4];
+        cli_texts texts[2], shapes;
+        cli_toggle check_only, no_sweep;
+        cli_text mode, config, csv;
+    } values = {};
+    std::vector<CliFlag> flags;
+    std::string defaults[4];
+    const auto flag = [&](const char* short_name, const char* long_name, CliType type, const void* member,
+                          const char* text, const char* otherwise, const char* choices = nullptr) {
+        flags.push_back({short_name, long_name, type, 1, INT32_MAX, choices, FOR_BOTH, CLI_FREE, text, otherwise,
+                         (size_t)((const char*)member - (const char*)&values), 0});
+    };
+    for (size_t n = 0; n < sizes.size(); n++) {
+        values.sizes[n] = sizes[n].value, defaults[n] = std::to_string(sizes[n].value);
+        flag(sizes[n].flag, "", CLI_whole, &values.sizes[n], sizes[n].text, defaults[n].c_str());
     }
-    if (o.shapes.empty()) {
+    for (size_t n = 0; n < texts.size(); n++) {
+        flag(nullptr, texts[n].flag, CLI_texts, &values.texts[n], texts[n].text, "NULL");
+    }
+    values.mode = "both";
+    flag(nullptr, "--shape", CLI_texts, &values.shapes, "time this shape: its sizes, with commas", "NULL");
+    flag(nullptr, "--config", CLI_text, &values.config, "only this configuration", "NULL");
+    flag(nullptr, "--mode", CLI_text, &values.mode, "what is timed", values.mode, "rested|steady|both");
+    flag(nullptr, "--csv", CLI_text, &values.csv, "append to this leaderboard", "NULL");
+    flag(nullptr, "--check-only", CLI_toggle, &values.check_only,
+         "check and do not time; a size that is given replaces its list in the sweep", "0");
+    flag(nullptr, "--no-sweep", CLI_toggle, &values.no_sweep, "check only the shapes that are timed", "0");
+    const CliProgram cli = {program, "", "", "", "--mode steady", flags.data(), (int)flags.size(), nullptr, 0, &values};
+    std::vector<unsigned char> typed(flags.size());
+    cli_parse_(&values, typed.data(), &cli, argc, argv);
+
+    BenchOptions o;
+    o.sizes = sizes, o.texts = texts;
+    for (size_t n = 0; n < sizes.size(); n++) { o.sizes[n].value = values.sizes[n], o.sizes[n].given = typed[n]; }
+    for (size_t n = 0; n < texts.size(); n++) { o.texts[n].values = values.texts[n]; }
+    for (int n = 0; n < values.shapes.count; n++) {
+        o.shapes.push_back(bench_shape("--shape", sizes.size(), values.shapes.items[n]));
+    }
+    o.shapes_given = !o.shapes.empty();
+    if (!o.shapes_given) {
         o.shapes.resize(1);
         for (const BenchSize& s : o.sizes) { o.shapes[0].push_back(s.value); }
     }
+    o.check_only = values.check_only, o.no_sweep = values.no_sweep, o.config = values.config, o.csv = values.csv;
+    o.modes[RESTED] = strcmp(values.mode, "steady") != 0, o.modes[STEADY] = strcmp(values.mode, "rested") != 0;
     return o;
 }
 

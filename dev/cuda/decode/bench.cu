@@ -216,9 +216,9 @@ struct DecodeTrial {
 template <>
 int variant_main(int argc, char** argv, const Variant<AttentionDecodeConfig>& variant, int compute_capability) {
     return run_variant<DecodeTrial>(argc, argv, variant,
-                                    {{"-b", "B", "batch", 1},
-                                     {"-t", "T", "tokens of a sequence, the new one included", 1024},
-                                     {"-h", "NH", "number of heads", 12},
-                                     {"-d", "HS", "head size: 32, 64, 96 or 128", 64}},
+                                    {{"-b", "B, batch", 1},
+                                     {"-t", "T, tokens of a sequence, the new one included", 1024},
+                                     {"-h", "NH, number of heads", 12},
+                                     {"-d", "HS, head size: 32, 64, 96 or 128", 64}},
                                     compute_capability);
 }

@@ -17,12 +17,12 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 #include "llmc/cuda/device_code.cuh"
 #include "llmc/cuda/matmul.cuh"
 
-static const std::vector<BenchSize> matmul_sizes = {{"-r", "R", "rows, of tokens", 4096},
-                                                    {"-i", "IN", "channels in; of several weights: the model's", 768},
-                                                    {"-o", "OUT", "channels out", 3072}};
+static const std::vector<BenchSize> matmul_sizes = {{"-r", "R, rows, of tokens", 4096},
+                                                    {"-i", "IN, channels in; of several weights: the model's", 768},
+                                                    {"-o", "OUT, channels out", 3072}};
 static const std::vector<BenchText> matmul_texts = {
-    {"--group", "name", "only this group; may be given more than once", {}},
-    {"--model", "R,C", "time every group at its shapes in a model of C channels; may be given more than once", {}}};
+    {"--group", "only this group; may be given more than once"},
+    {"--model", "R,C: time every group at its shapes in a model of C channels; may be given more than once"}};
 
 // The shapes of each group in a model: input and output channels in units of C, 0 for the padded vocabulary
 static const struct {
@@ -545,8 +545,9 @@ static void bench(Contest& contest, const BenchGpu& gpu, const MatmulConfig& con
 // The shapes to time of a group
 static std::vector<MatmulSizes> shapes_to_time(const BenchOptions& o, MatmulGroup group) {
     std::vector<MatmulSizes> list;
-    const std::vector<const char*>& models = o.texts[1].values;
-    for (const char* text : models) {
+    const cli_texts models = o.texts[1].values;
+    for (int n = 0; n < models.count; n++) {
+        const char* text = models.items[n];
         const std::vector<int> model = bench_shape("--model", 2, text);
         if (model[1] > 1 << 22) { fatal("--model %s: the channels must be at most 2^22", text); }
         for (const auto& m : model_shapes) {
@@ -554,17 +555,19 @@ static std::vector<MatmulSizes> shapes_to_time(const BenchOptions& o, MatmulGrou
             if (m.group == group) { list.push_back(sizes_of(group, model[0], m.in * model[1], OUT)); }
         }
     }
-    if (!models.empty() && !o.shapes_given) { return list; }
+    if (models.count > 0 && !o.shapes_given) { return list; }
     for (const std::vector<int>& shape : o.shapes) { list.push_back(sizes_of(group, shape[0], shape[1], shape[2])); }
     return list;
 }
 
 // The groups of --group, or all
 static std::vector<bool> wanted_groups(const BenchOptions& o) {
-    std::vector<bool> wanted(NUM_MATMUL_GROUPS, o.texts[0].values.empty());
+    const cli_texts given = o.texts[0].values;
+    std::vector<bool> wanted(NUM_MATMUL_GROUPS, given.count == 0);
     std::string names;
     for (const char* name : matmul_group_names) { names += (names.empty() ? "" : ", ") + std::string(name); }
-    for (const char* value : o.texts[0].values) {
+    for (int n = 0; n < given.count; n++) {
+        const char* value = given.items[n];
         int group = 0;
         while (group < NUM_MATMUL_GROUPS && strcmp(matmul_group_names[group], value) != 0) { group++; }
         if (group == NUM_MATMUL_GROUPS) { fatal("--group %s: no such group; there are: %s", value, names.c_str()); }
@@ -588,13 +591,13 @@ template <> int variant_main(int argc, char** argv, const MatmulVariant& variant
     }
     if (configs.empty()) {
         fatal("%s %s: %s has no such configuration, but %s", o.config ? "--config" : "--group",
-              o.config ? o.config : o.texts[0].values[0], program.c_str(), names.c_str());
+              o.config ? o.config : o.texts[0].values.items[0], program.c_str(), names.c_str());
     }
 
     BenchGpu gpu;
     bench_needs(gpu, program, compute_capability);
     const std::unique_ptr<Contest> contest(new Contest{variant, configs, o, {}}); // too large for a stack
-    if (o.sweep || o.check_only) { check_sweep(*contest); }
+    if (!o.no_sweep || o.check_only) { check_sweep(*contest); }
     if (o.check_only) { return EXIT_SUCCESS; }
     measure_gemm(&gpu, o);
     for (const auto& [config, s] : timed) { bench(*contest, gpu, *config, s); }
