@@ -291,8 +291,8 @@ static void print_line(const char* name, int operations, double ms, Timing alone
 
 int main(int argc, char** argv) {
     if (argc != 3 && argc != 4) { fatal("usage: build/step_kernels MODEL B [T], such as d12 64"); }
-    const int T = argc == 4 ? bench_int("T", argv[3]) : 1024;
-    StepModel training(argv[1], bench_int("B", argv[2]), T);
+    const int T = argc == 4 ? bench_shape("T", 1, argv[3])[0] : 1024;
+    StepModel training(argv[1], bench_shape("B", 1, argv[2])[0], T);
     GPT2* model = training.model;
     training.step();
     recording = true;
