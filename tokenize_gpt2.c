@@ -6,9 +6,8 @@ Text to token ids and back.
     ./tokenize_gpt2 decode x.bin > text                   # the reverse, of token files and of numbers
     ./tokenize_gpt2 serve                                 # many texts, for a program: see serve()
 
-Any bytes are encoded, also such as are not UTF-8, and decode to themselves, but a byte order mark is dropped. Texts of any
-length pass in pieces; what needs memory is a word without end, and four bytes a token of a token file, until its size is
-known. Files appear whole or not at all.
+Any bytes are encoded, also such as are not UTF-8, and decode to themselves, but a byte order mark is dropped. Memory is needed
+for a text, and for four bytes a token. Files appear whole or not at all.
 */
 #include <inttypes.h>
 
@@ -31,9 +30,7 @@ known. Files appear whole or not at all.
     X(endoftext, NULL, "--endoftext", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \
       "encode: <|endoftext|> before each text; decode: leave it out")                                                  \
     X(allow_special, NULL, "--allow-special", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                   \
-      "encode: <|endoftext|> in a text is the token; without it, it is text like any other")                           \
-    X(broken_utf8, NULL, "--broken-utf8", text, "keep", 0, 0, "keep|replace|refuse", FOR_BOTH, FREE,                   \
-      "encode: what becomes of bytes that are not UTF-8; replace puts U+FFFD, as Python and tiktoken do")
+      "encode: <|endoftext|> in a text is the token; without it, it is text like any other")
 // clang-format on
 CLI_DECLARE(TOKENIZE_FLAGS, "tokenize_gpt2", "", "", "encode a.txt b.txt --endoftext --output tokens.bin")
 
@@ -111,28 +108,6 @@ typedef struct {
     int met;          // 1: <|endoftext|> is in the texts
 } Encoder;
 
-// Appends bytes, which begin at `offset` of the input, to the text, as --broken-utf8 says.
-static void append_text(Encoder* e, const Input* in, TextStream* text, const unsigned char* s, size_t n,
-                        uint64_t offset, int is_end) {
-    const char* broken = e->options->broken_utf8;
-    if (strcmp(broken, "keep") == 0) {
-        text_append(&text->out, s, n);
-        return;
-    }
-    for (size_t i = 0; i <= n && text->broken == 0; i++) {
-        int begun = text->begun_length;
-        unsigned char first = begun > 0 ? text->begun[0] : i < n ? s[i] : 0; // of the character under way
-        if (i < n) { text_stream_show(text, s + i, 1); }
-        if (i == n && is_end) { text_stream_end(text); }
-        if (text->broken == 0 || strcmp(broken, "replace") == 0) {
-            text->broken = 0;
-            continue;
-        }
-        fatal("%s: byte %" PRIu64 " (0x%02x) is not UTF-8; convert the text, or let --broken-utf8 keep or replace it",
-              in->name, offset + i - (uint64_t)begun, (unsigned)first);
-    }
-}
-
 // Writes the ids as numbers, sixteen a line, and forgets them.
 static void write_numbers(Encoder* e) {
     FILE* out = e->output.out;
@@ -143,36 +118,20 @@ static void write_numbers(Encoder* e) {
     e->ids.count = 0;
 }
 
-// Encodes the beginning of the text that is certain, at the end all, and keeps the rest.
-static void encode_text(Encoder* e, TextBuffer* text, int is_end) {
-    size_t used = 0, length;
-    const char* data = (const char*)text->bytes;
-    const unsigned char* name = tokenizer_decode(&e->tokenizer, e->tokenizer.eot_token, &length);
-    if (text->count == 0) { return; }
-    e->met = e->met || memmem(data, text->count, name, length) != NULL;
-    check((e->options->allow_special ? tokenizer_encode_special_part : tokenizer_encode_part)(
-        &e->tokenizer, data, text->count, is_end, &e->ids, &used));
-    memmove(text->bytes, data + used, text->count - used);
-    text->count -= used;
-    if (!e->is_token_file) { write_numbers(e); }
-}
-
 static void encode_input(Encoder* e, Input* in) {
-    static unsigned char raw[BUFFER_BYTES];
-    TextStream text = text_stream_begin(NULL, 0, 0);
-    size_t enough = 0; // bytes of text that are worth a trial
-    uint64_t offset = 0;
-    for (int is_end = 0; !is_end;) {
-        size_t n = input_read(in, raw, BUFFER_BYTES), mark = offset == 0 ? utf8_mark(raw, n) : 0;
-        is_end = n < BUFFER_BYTES;
-        if (mark > 0) { note_mark_dropped(in->name); }
-        append_text(e, in, &text, raw + mark, n - mark, offset + mark, is_end);
-        offset += n;
-        if (text.out.count < enough && !is_end) { continue; }
-        encode_text(e, &text.out, is_end);
-        enough = 2 * text.out.count; // rescan an unfinished word only when it has doubled
-    }
-    text_stream_free(&text);
+    static unsigned char piece[BUFFER_BYTES];
+    TextBuffer text = {NULL, 0, 0};
+    size_t length;
+    const unsigned char* name = tokenizer_decode(&e->tokenizer, e->tokenizer.eot_token, &length);
+    for (size_t n; (n = input_read(in, piece, BUFFER_BYTES)) > 0;) { text_append(&text, piece, n); }
+    size_t mark = utf8_mark(text.bytes, text.count);
+    if (mark > 0) { note_mark_dropped(in->name); }
+    const char* begin = (const char*)text.bytes + mark;
+    e->met = e->met || memmem(begin, text.count - mark, name, length) != NULL;
+    check((e->options->allow_special ? tokenizer_encode_prompt : tokenizer_encode)(&e->tokenizer, begin,
+                                                                                   text.count - mark, &e->ids));
+    text_free(&text);
+    if (!e->is_token_file) { write_numbers(e); }
 }
 
 // Ids as a token file holds them: uint16, or uint32 where the vocabulary does not fit; in place. Returns the bytes.

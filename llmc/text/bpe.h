@@ -23,12 +23,8 @@ are merged by a priority queue in O(n log n) for n bytes. A Bpe encodes for one 
 //     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //
 // The first alternative that matches is taken: an English ending; a run of letters, of numbers or of other signs, each with the
-// space before it; white space, which leaves its last character to the visible one that follows. Alternatives look ahead by two
-// bytes at most, beyond the end of a run. A byte that is no part of a UTF-8 character is a sign, as U+FFFD is, with which
-// others replace it.
-
-// If more text may follow, a piece's end is certain only with this many bytes after it.
-enum { PIECE_LOOK_AHEAD = 8 };
+// space before it; white space, which leaves its last character to the visible one that follows. A byte that is no part of a
+// UTF-8 character is a sign, as U+FFFD is, with which others replace it.
 
 // The class of the character that begins `left` bytes, and its bytes
 static inline int piece_class_(const unsigned char* s, size_t left, int* length) {
@@ -318,23 +314,16 @@ static inline void bpe_short_piece_(Bpe* b, const unsigned char* s, size_t n, To
     memcpy(slot->ids, out->ids + before, (out->count - before) * sizeof(int));
 }
 
-// Appends the ids of a text or, if more follows (is_end 0), of the pieces whose end is certain. *used: their bytes.
-static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, int is_end, TokenList* out, size_t* used) {
+// Appends the ids of a text.
+static inline Status bpe_encode(Bpe* b, const void* text, size_t bytes, TokenList* out) {
     const unsigned char* s = (const unsigned char*)text;
-    size_t at = 0;
-    while (at < bytes) {
-        size_t end = gpt2_piece_end(s, at, bytes), n = end - at;
-        if (!is_end && bytes - end < PIECE_LOOK_AHEAD) { break; }
+    for (size_t at = 0, end; at < bytes; at = end) {
+        end = gpt2_piece_end(s, at, bytes);
+        size_t n = end - at;
         if (n > UINT32_MAX / 2) { return status_fail("%zu bytes without a point to cut at are too many", n); }
         token_list_reserve(out, n + BPE_CACHED_IDS);
-        if (n <= BPE_CACHED_BYTES) {
-            bpe_short_piece_(b, s + at, n, out);
-        } else {
-            bpe_piece_(b, s + at, n, out);
-        }
-        at = end;
+        (n <= BPE_CACHED_BYTES ? bpe_short_piece_ : bpe_piece_)(b, s + at, n, out);
     }
-    *used = at;
     return STATUS_OK;
 }
 

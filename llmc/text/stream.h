@@ -49,7 +49,6 @@ typedef struct {
     TextBuffer held; // what may be the beginning of a stop text
     unsigned char begun[4];
     int begun_length; // bytes of a character whose rest is still to come
-    int broken;       // how many have become U+FFFD
     TextBuffer out;   // valid UTF-8, for the caller to take
 } TextStream;
 
@@ -69,7 +68,6 @@ static inline void text_stream_free(TextStream* s) {
 static inline void text_stream_character_(TextStream* s, int whole) {
     if (!whole) {
         text_append(&s->out, "\xef\xbf\xbd", 3);
-        s->broken++;
     } else if (!s->terminal || !is_control_character(s->begun)) {
         text_append(&s->out, s->begun, (size_t)s->begun_length);
     }

@@ -22,17 +22,16 @@ enum { TOKENIZER_MAGIC = 20240328, BYTE_VOCAB_SIZE = 256 };
 
 typedef struct {
     int vocab_size;
-    int eot_token;          // what a sample begins with: <|endoftext|>, or a newline where tokens are bytes
-    int ready;              // 0: there is no file; tokens print as numbers
-    int unchecked;          // 1: it came from a file without checksums
-    unsigned char* bytes;   // all tokens' bytes, one after the other
-    size_t* offsets;        // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
-    TextStream shown;       // what tokenizer_print has printed
-    TokenList special;      // tokens that are not made of text
-    size_t longest_special; // bytes of the longest of their names
-    Bpe bpe;                // empty until tokenizer_prepare_encode()
-    char* folder;           // of Hugging Face, which it came from; NULL: none
-    int *ranks, *firsts;    // from there, as in Vocab
+    int eot_token;        // what a sample begins with: <|endoftext|>, or a newline where tokens are bytes
+    int ready;            // 0: there is no file; tokens print as numbers
+    int unchecked;        // 1: it came from a file without checksums
+    unsigned char* bytes; // all tokens' bytes, one after the other
+    size_t* offsets;      // (vocab_size + 1) token i is bytes[offsets[i]] .. bytes[offsets[i+1] - 1]
+    TextStream shown;     // what tokenizer_print has printed
+    TokenList special;    // tokens that are not made of text
+    Bpe bpe;              // empty until tokenizer_prepare_encode()
+    char* folder;         // of Hugging Face, which it came from; NULL: none
+    int *ranks, *firsts;  // from there, as in Vocab
 } Tokenizer;
 
 static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t bytes) {
@@ -41,12 +40,6 @@ static inline void tokenizer_allocate_(Tokenizer* t, int vocab_size, size_t byte
     t->offsets = (size_t*)malloc_check(((size_t)vocab_size + 1) * sizeof(size_t));
     t->offsets[0] = 0;
     t->ready = 1;
-}
-
-static inline void tokenizer_add_special_(Tokenizer* t, int id) {
-    size_t n = t->offsets[id + 1] - t->offsets[id];
-    token_list_add(&t->special, &id, 1);
-    if (n > t->longest_special) { t->longest_special = n; }
 }
 
 // Reads the tokens of an open file, whose header has been read.
@@ -94,10 +87,9 @@ static inline void tokenizer_load_folder_(Tokenizer* t, const char* path, int vo
     tokenizer_allocate_(t, vocab_size, v.offsets[v.num_tokens]);
     memcpy(t->bytes, v.bytes, v.offsets[v.num_tokens]);
     for (int i = 0; i <= vocab_size; i++) { t->offsets[i] = v.offsets[i < v.num_tokens ? i : v.num_tokens]; }
-    for (size_t i = 0; i < v.special.count; i++) { tokenizer_add_special_(t, v.special.ids[i]); }
     t->eot_token = v.eot_token;
-    t->ranks = v.ranks, t->firsts = v.firsts;
-    v.ranks = NULL, v.firsts = NULL;
+    t->special = v.special, t->ranks = v.ranks, t->firsts = v.firsts;
+    memset(&v.special, 0, sizeof(v.special)), v.ranks = NULL, v.firsts = NULL;
     t->folder = (char*)malloc_check(strlen(path) + 1);
     strcpy(t->folder, path);
     t->unchecked = 1;
@@ -131,7 +123,7 @@ static inline void tokenizer_load_file_(Tokenizer* t, const char* path, int voca
         fatal("%s: end-of-text token %d is not below the vocabulary of %d", path, t->eot_token, vocab_size);
     }
     tokenizer_read_tokens_(t, &file, path, vocab_size);
-    tokenizer_add_special_(t, t->eot_token);
+    token_list_add(&t->special, &t->eot_token, 1);
     t->unchecked = !file.has_checksums;
     checked_close(&file);
 }
@@ -224,16 +216,12 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
     return status;
 }
 
-// Appends the ids of a text or, if more follows (is_end 0), of its first *used bytes; the caller passes the rest again, with
-// more. Names of special tokens in it are text. Bytes that are not UTF-8 are encoded unchanged.
-static inline Status tokenizer_encode_part(Tokenizer* t, const char* text, size_t bytes, int is_end, TokenList* out,
-                                           size_t* used) {
-    *used = 0;
+// Appends the ids of a text, in which names of special tokens are text. Bytes that are not UTF-8 are encoded unchanged.
+static inline Status tokenizer_encode(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
     TRY(tokenizer_prepare_encode(t));
-    if (t->bpe.slots != NULL) { return bpe_encode(&t->bpe, text, bytes, is_end, out, used); }
+    if (t->bpe.slots != NULL) { return bpe_encode(&t->bpe, text, bytes, out); }
     token_list_reserve(out, bytes);
     for (size_t i = 0; i < bytes; i++) { out->ids[out->count++] = (unsigned char)text[i]; }
-    *used = bytes;
     return STATUS_OK;
 }
 
@@ -252,36 +240,17 @@ static inline size_t tokenizer_find_special_(const Tokenizer* t, const char* tex
     return bytes;
 }
 
-// As tokenizer_encode_part, with special tokens where their names are.
-static inline Status tokenizer_encode_special_part(Tokenizer* t, const char* text, size_t bytes, int is_end,
-                                                   TokenList* out, size_t* used) {
-    *used = 0;
+// The same for a prompt, in which the names of special tokens are the tokens.
+static inline Status tokenizer_encode_prompt(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
     for (;;) {
-        const char* rest = text + *used;
-        size_t left = bytes - *used, done, n, waits = t->longest_special > 0 ? t->longest_special - 1 : 0;
-        size_t sure = is_end ? left : left > waits ? left - waits : 0; // the bytes after may begin a name
         int id = 0;
-        size_t at = tokenizer_find_special_(t, rest, left, &id);
-        int found = at < sure;
-        TRY(tokenizer_encode_part(t, rest, found ? at : sure, found || is_end, out, &done));
-        *used += done;
-        if (!found) { return STATUS_OK; }
+        size_t n, at = tokenizer_find_special_(t, text, bytes, &id);
+        TRY(tokenizer_encode(t, text, at, out));
+        if (at == bytes) { return STATUS_OK; }
         tokenizer_decode(t, id, &n);
         token_list_add(out, &id, 1);
-        *used += n;
+        text += at + n, bytes -= at + n;
     }
-}
-
-// Appends the ids of a text.
-static inline Status tokenizer_encode(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
-    size_t used;
-    return tokenizer_encode_part(t, text, bytes, 1, out, &used);
-}
-
-// Appends the ids of a prompt, in which the names of special tokens are the tokens.
-static inline Status tokenizer_encode_prompt(Tokenizer* t, const char* text, size_t bytes, TokenList* out) {
-    size_t used;
-    return tokenizer_encode_special_part(t, text, bytes, 1, out, &used);
 }
 
 // Prints a token so that a terminal can show it: whole UTF-8 characters, also those that several tokens make together,

@@ -448,18 +448,12 @@ static const char* write_beside(const char* name, void (*write)(int seed, const 
     return in_folder(name);
 }
 
-// Encodes a text whole and in two parts: the tokens are the same, and their bytes are the text.
+// Encodes a text: the bytes of its tokens are the text.
 static void use_encoder(Tokenizer* t, const char* text, size_t bytes) {
-    TokenList whole = {0}, parts = {0};
-    size_t used, again, at = 0;
+    TokenList whole = {0}, prompt = {0};
+    size_t at = 0;
     check(tokenizer_encode(t, text, bytes, &whole));
-    check(tokenizer_encode_part(t, text, bytes / 2, 0, &parts, &used));
-    check(tokenizer_encode_part(t, text + used, bytes - used, 1, &parts, &again));
-    if (used + again != bytes || whole.count != parts.count ||
-        (whole.count > 0 && memcmp(whole.ids, parts.ids, whole.count * sizeof(int)) != 0)) {
-        fuzz_fault("a text in parts has other tokens");
-    }
-    check(tokenizer_encode_prompt(t, text, bytes, &parts));
+    check(tokenizer_encode_prompt(t, text, bytes, &prompt));
     for (size_t i = 0; i < whole.count; i++) {
         size_t n = 0;
         const unsigned char* s = tokenizer_decode(t, whole.ids[i], &n);

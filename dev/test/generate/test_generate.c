@@ -290,7 +290,7 @@ static void the_end_of_text_in_a_prompt_is_the_token(void) {
     t.offsets = (size_t*)realloc(t.offsets, 258 * sizeof(size_t));
     memcpy(t.bytes + 256, "<e>", 3);
     t.offsets[257] = 259, t.vocab_size = 257, t.eot_token = 256;
-    tokenizer_add_special_(&t, 256);
+    token_list_add(&t.special, (int[]){256}, 1);
     Prompts p = prompts_of("a<e>\n<e<e>\n", 11);
     prompts_encode(&p, &t);
     CHECK(p.items[0].tokens.count == 2 && p.items[0].tokens.ids[1] == 256);

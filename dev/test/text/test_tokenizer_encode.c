@@ -280,64 +280,6 @@ static void its_name_in_a_prompt_is_the_token(void) {
     tokenizer_free(&t);
 }
 
-// A name that comes in parts is found, too.
-static void names_in_parts_are_the_token(void) {
-    Tokenizer t = load_vocabulary();
-    static const char name[] = "<|endoftext|>";
-    static unsigned char text[4096];
-    TokenList whole = {0}, parts = {0};
-    int same = 1, names = 0;
-    for (int k = 0; k < 300; k++) {
-        size_t n = 0, done = 0, given = 0, used;
-        for (int i = 0; i < 6; i++) {
-            n += make_text(text + n, below(20), k % 2);
-            memcpy(text + n, name, sizeof(name) - 1);
-            n += below(4) > 0 ? sizeof(name) - 1 : below(sizeof(name) - 1);
-        }
-        whole.count = parts.count = 0;
-        check(tokenizer_encode_prompt(&t, (const char*)text, n, &whole));
-        while (given < n) {
-            given += 1 + below(12);
-            if (given > n) { given = n; }
-            check(tokenizer_encode_special_part(&t, (const char*)text + done, given - done, given == n, &parts, &used));
-            done += used;
-        }
-        for (size_t i = 0; i < whole.count; i++) { names += whole.ids[i] == V - 1; }
-        same = same && done == n && whole.count == parts.count &&
-               memcmp(whole.ids, parts.ids, whole.count * sizeof(int)) == 0;
-        same = same && decodes_to(&t, &whole, text, n);
-    }
-    CHECK(same && names > 1000);
-    token_list_free(&whole);
-    token_list_free(&parts);
-    tokenizer_free(&t);
-}
-
-// However a text comes in parts, its tokens are the same.
-static void parts_give_the_tokens_of_the_whole(void) {
-    Tokenizer t = load_vocabulary();
-    static unsigned char text[4096];
-    TokenList whole = {0}, parts = {0};
-    int same = 1;
-    for (int k = 0; k < 300; k++) {
-        size_t n = make_text(text, 300, k % 2), done = 0, given = 0, used;
-        whole.count = parts.count = 0;
-        check(tokenizer_encode(&t, (const char*)text, n, &whole));
-        while (given < n) {
-            given += 1 + below(12);
-            if (given > n) { given = n; }
-            check(tokenizer_encode_part(&t, (const char*)text + done, given - done, given == n, &parts, &used));
-            done += used;
-        }
-        same = same && done == n && whole.count == parts.count &&
-               memcmp(whole.ids, parts.ids, whole.count * sizeof(int)) == 0;
-    }
-    CHECK(same);
-    token_list_free(&whole);
-    token_list_free(&parts);
-    tokenizer_free(&t);
-}
-
 // Processor seconds for a word of n letters
 static double seconds_for(Tokenizer* t, size_t n) {
     char* word = (char*)malloc_check(n);
@@ -670,8 +612,6 @@ int main(void) {
     long_tokens_and_zero_bytes();
     the_end_of_text_is_no_text();
     its_name_in_a_prompt_is_the_token();
-    names_in_parts_are_the_token();
-    parts_give_the_tokens_of_the_whole();
     a_word_without_end_takes_linear_time();
     bytes_are_their_own_tokens();
     vocabularies_that_cannot_encode_are_refused();
