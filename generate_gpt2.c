@@ -2,8 +2,8 @@
 From a checkpoint and prompts to text, on the CPU. The model is train_gpt2.c's; the decoder, with its KV cache, is below:
 llmc/model/gpt2_decoder.h documents its functions. The program is generate_main in generate/generate.h, which the GPU shares.
 
-A pass computes up to DECODER_ROWS tokens of any sequences: of prompts, appended ones, or the next token of each. All take the
-same code, in which the order of a token's sums does not depend on the other tokens (llmc/cpu/decode.h): so results do not
+A pass computes up to DECODER_ROWS tokens of any sequences: of prompts, or the next token of each. All take the same code, in
+which the order of a token's sums does not depend on the other tokens (llmc/cpu/decode.h): so results do not
 depend on how tokens are batched. Of a pass only keys, values and the logits of last tokens are kept.
 */
 #include "train_gpt2.c"
@@ -234,14 +234,6 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
     return STATUS_OK;
 }
 
-Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count) {
-    status_clear();
-    TRY(gpt2_decoder_check_append(gpt2_info(d->model), slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
-    for (int k = 0; k < count; k++) { decoder_push(d, slot, tokens[k], k == count - 1); }
-    decoder_pass(d);
-    return STATUS_OK;
-}
-
 Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
     const int V = d->config.vocab_size;
     status_clear();
@@ -269,11 +261,6 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
 
 void gpt2_decoder_stop(GPT2Decoder* d, int slot) {
     if (decoder_has(d, slot)) { d->sequences[slot].active = 0; }
-}
-
-void gpt2_decoder_resume(GPT2Decoder* d, int slot) {
-    int length = gpt2_decoder_length(d, slot);
-    if (length > 0 && length < d->T) { d->sequences[slot].active = 1; }
 }
 
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }

@@ -42,7 +42,6 @@ enum {
     X(ctx, DecodeSlot, slots, B)             /* (B) */                                                                 \
     X(ctx, int, positions, B)                /* (B) of the token that a step computes, or -1 */                        \
     X(ctx, unsigned, step, B)                /* (B) steps so far */                                                    \
-    X(ctx, int, feed, 2)                     /* (2) slot and token of an appended one */                               \
     X(ctx, unsigned long long, row_keys, B)  /* (B) logit_key of the largest logit, or 0: it must be looked for */     \
     X(ctx, decode_step::Layer, layers, L + 1)                                                                          \
     X(ctx, unsigned, epochs, decode_step::MAX_CTAS)                                                                    \
@@ -57,9 +56,8 @@ typedef struct {
     int keyed;  // what computed its last logits has left the key of the largest
 } DecoderSequence;
 
-// How a step begins: with the sampler's kernel; with a given token; or, if all sequences are greedy and have keys, with a
-// kernel of few threads
-enum DecoderBegin { BEGIN_SAMPLE, BEGIN_FEED, BEGIN_GREEDY, DECODER_BEGINS };
+// How a step begins: with the sampler's kernel or, if all sequences are greedy and have keys, with a kernel of few threads
+enum DecoderBegin { BEGIN_SAMPLE, BEGIN_GREEDY, DECODER_BEGINS };
 
 struct GPT2Decoder {
     GPT2* model;
@@ -143,7 +141,7 @@ static DecodeBegin decoder_begin(const GPT2Decoder* d) {
     p.slots = d->slots, p.positions = d->positions, p.seen = d->seen, p.logits = d->logits, p.scratch = d->scratch;
     p.row_keys = d->row_keys;
     p.x = d->x, p.wte = all.wte, p.wpe = all.wpe;
-    p.step = d->step, p.word = d->words, p.feed = d->feed;
+    p.step = d->step, p.word = d->words;
     p.T = d->T, p.V = c.vocab_size, p.Vp = c.padded_vocab_size, p.C = c.channels;
     p.words = (int)CEIL_DIV((size_t)c.vocab_size, 32);
     return p;
@@ -324,11 +322,9 @@ static void decoder_layers(GPT2Decoder* d, int max_length) {
 
 // The first kernel is no dependent launch: all work before the graph has completed.
 static void decoder_launch_step(GPT2Decoder* d, DecoderBegin begin, int max_length) {
-    if (begin == BEGIN_FEED) { decode_feed_kernel<<<(unsigned)d->B, 256, 0, d->stream>>>(decoder_begin(d)); }
     if (begin == BEGIN_SAMPLE) {
         decode_sample_kernel<<<(unsigned)d->B, SAMPLE_THREADS, 0, d->stream>>>(decoder_begin(d));
-    }
-    if (begin == BEGIN_GREEDY) {
+    } else {
         decode_greedy_kernel<<<(unsigned)d->B, GREEDY_THREADS, 0, d->stream>>>(decoder_begin(d));
     }
     cuda_try(cudaGetLastError());
@@ -453,22 +449,6 @@ static int decoder_has(const GPT2Decoder* d, int slot) { return slot >= 0 && slo
 
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
 
-Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count) {
-    status_clear();
-    TRY(gpt2_decoder_check_append(gpt2_info(d->model), slot, gpt2_decoder_length(d, slot), tokens, count, d->B, d->T));
-    NvtxRange range("append");
-    for (int i = 0; i < count; i++) {
-        cudaGraphExec_t graph;
-        TRY(decoder_graph(d, &graph, BEGIN_FEED, d->sequences[slot].length + 1));
-        decode_set_feed_kernel<<<1, 1, 0, d->stream>>>(d->feed, slot, tokens[i]);
-        TRY(cuda_try(cudaGetLastError()));
-        TRY(cuda_try(cudaGraphLaunch(graph, d->stream)));
-        d->sequences[slot].length++;
-        d->sequences[slot].keyed = decoder_keys_steps(d);
-    }
-    return STATUS_OK;
-}
-
 // Waits for the step's tokens, which the GPU writes before it computes the layers.
 static Status decoder_wait(GPT2Decoder* d, int* tokens) {
     const volatile unsigned long long* words = d->words;
@@ -514,20 +494,11 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
     return STATUS_OK;
 }
 
-static void decoder_set_active(GPT2Decoder* d, int slot, int active) {
-    if (d->sequences[slot].active == active) { return; }
-    decode_set_active_kernel<<<1, 1, 0, d->stream>>>(d->slots, slot, active);
-    cuda_try(cudaGetLastError());
-    d->sequences[slot].active = active;
-}
-
 void gpt2_decoder_stop(GPT2Decoder* d, int slot) {
-    if (decoder_has(d, slot)) { decoder_set_active(d, slot, 0); }
-}
-
-void gpt2_decoder_resume(GPT2Decoder* d, int slot) {
-    int length = gpt2_decoder_length(d, slot);
-    if (length > 0 && length < d->T) { decoder_set_active(d, slot, 1); }
+    if (!decoder_has(d, slot) || !d->sequences[slot].active) { return; }
+    decode_stop_kernel<<<1, 1, 0, d->stream>>>(d->slots, slot);
+    cuda_try(cudaGetLastError());
+    d->sequences[slot].active = 0;
 }
 
 Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {

@@ -3,7 +3,7 @@ The linear layer and the attention of the CPU decoder, for any number of rows: f
 
 Each number is summed in one order, which depends on the model's sizes and on the row's position in its sequence alone: not
 on how many rows are computed together, which these are, or how many threads there are. So a token's numbers have the same
-bits whether it is prefilled, appended or decoded, alone or in a batch.
+bits whether it is prefilled or decoded, alone or in a batch.
 
 For few rows the time is that of reading the weights, once for all of them. For many rows the linear layer is a GEMM whose
 operands lie as its tiles read them, along the channels: nothing is packed.

@@ -1,7 +1,7 @@
 /*
---interactive: lines from stdin, each of which the model continues. All is one text, whose keys and values stay in the cache: a
-line with its newline, then the model's answer, including a stop text, then the next line. When the context is full, --overflow
-slide continues from its last half, and stop starts a new text; both print a note. Ctrl-C stops an answer, Ctrl-D ends.
+--interactive: lines from stdin, each of which the model continues. All is one text: a line with its newline, then the model's
+answer, including a stop text, then the next line. When the context is full, it continues from its last half, with a note; an
+answer does so with --overflow slide, and ends there with stop. Ctrl-C stops an answer, Ctrl-D ends.
 */
 #ifndef LLMC_GENERATE_INTERACTIVE_H
 #define LLMC_GENERATE_INTERACTIVE_H
@@ -15,12 +15,6 @@ static inline void interactive_note_(const Generation* g, const char* what) {
     fprintf(stderr, "[the context of %d tokens%s is full: %s]\n", g->T, g->remark, what);
 }
 
-// 1 if an answer has ended because nothing more fits.
-static inline int interactive_is_full_(const Generation* g) {
-    const Sample* s = &g->samples[0];
-    return s->history.count > (size_t)g->T && s->cached == g->T && strcmp(g->options->overflow, "stop") == 0;
-}
-
 // 1 if the text so far, also what the screen does not show of it, is whole lines.
 static inline int interactive_ends_line_(const Generation* g) {
     const TokenList* history = &g->samples[0].history;
@@ -30,34 +24,18 @@ static inline int interactive_ends_line_(const Generation* g) {
     return n > 0 && text[n - 1] == '\n';
 }
 
-// Appends a line to the text; returns 0 if it does not fit and is left out. In a text that goes on, it is a line of its own, as
-// on the screen; a new text begins with it.
-static inline int interactive_give(Generation* g, const TokenList* line) {
-    Sample* s = &g->samples[0];
-    size_t before = s->history.count;
-    int slide = strcmp(g->options->overflow, "slide") == 0, was_full = interactive_is_full_(g);
-    if (!slide && line->count > (size_t)g->T) {
-        print_warning("a line of %zu tokens does not fit the context of %d%s and is left out", line->count, g->T,
-                      g->remark);
-        return 0;
-    }
-    if (!interactive_ends_line_(g)) { check(tokenizer_encode(g->tokenizer, "\n", 1, &s->history)); }
-    token_list_add(&s->history, line->ids, line->count);
-    int given = (int)(s->history.count - before);
-    int fits = given <= g->T - s->cached - (s->cached > 0); // a continued text keeps room for an answer of one token
-    if (fits && s->cached > 0) {
-        check(gpt2_decoder_append(g->decoder, 0, s->history.ids + before, given));
-        gpt2_decoder_resume(g->decoder, 0);
-        s->cached += given;
-    } else if (!fits && slide) {
-        interactive_note_(g, "continuing from its last half");
-        s->slides++, s->cached = 0;
-    } else if (!fits) {
-        if (!was_full) { interactive_note_(g, "a new text begins"); }
-        s->history.count = 0, s->cached = 0;
-        token_list_add(&s->history, line->ids, line->count);
-    }
-    return 1;
+// Appends a line to the text, as a line of its own, as on the screen. A text that leaves no room for an answer is cut.
+static inline void interactive_give(Generation* g, const TokenList* line) {
+    TokenList* text = &g->samples[0].history;
+    size_t kept = (size_t)generate_kept(g->T);
+    if (!interactive_ends_line_(g)) { check(tokenizer_encode(g->tokenizer, "\n", 1, text)); }
+    token_list_add(text, line->ids, line->count);
+    g->samples[0].cached = 0;
+    if (text->count < (size_t)g->T) { return; }
+    interactive_note_(g, "continuing from its last half");
+    memmove(text->ids, text->ids + text->count - kept, kept * sizeof(int));
+    text->count = kept;
+    g->samples[0].slides++; // for other coins
 }
 
 // Prints what the model makes of the text so far, and ends the line.
@@ -112,12 +90,11 @@ static inline void interactive_run(Generation* g, FILE* in) {
         if (n < 0) { break; }
         TokenList given = {NULL, 0, 0};
         check(tokenizer_encode_prompt(g->tokenizer, line, (size_t)n, &given));
-        int goes_on = interactive_give(g, &given);
+        interactive_give(g, &given);
         token_list_free(&given);
-        if (!goes_on) { continue; }
         interactive_answer(g);
         if (ferror(g->out)) { break; }
-        if (interactive_is_full_(g)) { interactive_note_(g, "the answer ends, and the next line begins a new text"); }
+        if (g->samples[0].finish == FINISH_CONTEXT) { interactive_note_(g, "the answer ends"); }
     }
     if (shown) { fputs("\n", g->out); }
     free(line);

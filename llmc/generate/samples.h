@@ -299,7 +299,7 @@ static inline int generation_fill_(Generation* g) {
         Sample* s = &g->samples[g->slots[slot]];
         active++;
         if (s->cached > 0) { continue; }
-        int all = (int)s->history.count, kept = all > g->T || s->slides > 0 ? generate_kept(g->T) : all;
+        int all = (int)s->history.count, kept = all > g->T ? generate_kept(g->T) : all;
         if (s->generated == 0) { s->begin_seconds = begin; }
         const TokenList* prompt = &s->prompt->tokens;
         uint64_t id = sampler_sample_id(prompt->ids, prompt->count, s->number, (uint64_t)s->slides);

@@ -9,7 +9,7 @@ gpt2_layer_parameters, on the GPU also gpt2_wait_weights and gpt2_stream.
     gpt2_decoder_free(decoder);
 
 A sequence's tokens and the bits of its logits depend on its own tokens, sampler and sample number alone, not on B or the other
-slots; on the CPU, nor on how many tokens were processed at a time. (On the GPU a prompt uses the training's attention, appended
+slots; on the CPU, nor on how many tokens were processed at a time. (On the GPU a prompt uses the training's attention, sampled
 tokens use decode attention.) Errors as in gpt2_model.h.
 */
 #ifndef LLMC_MODEL_GPT2_DECODER_H
@@ -44,19 +44,13 @@ void gpt2_decoder_free(GPT2Decoder* d);
 // Starts sequences, all in one batch. They are active afterwards.
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts);
 
-// Appends given tokens (count), instead of sampled ones, to a sequence.
-Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count);
-
 // The next token of every active sequence: sampled from its logits, appended, and the logits after it computed. tokens (B): -1
 // for slots that are not active. A sequence that has T tokens still gets a token, which is not appended, and is inactive
 // afterwards.
 Status gpt2_decoder_next(GPT2Decoder* d, int* tokens);
 
-// Makes the sequence inactive: gpt2_decoder_next skips it; its cache is kept.
+// Makes the sequence inactive: gpt2_decoder_next skips it.
 void gpt2_decoder_stop(GPT2Decoder* d, int slot);
-
-// Makes a stopped sequence active again, unless it is full.
-void gpt2_decoder_resume(GPT2Decoder* d, int slot);
 
 // Tokens in the cache, of the prompt and sampled ones
 int gpt2_decoder_length(const GPT2Decoder* d, int slot);
@@ -98,17 +92,6 @@ static inline Status gpt2_decoder_check_prompts(const GPT2Info* info, const Deco
         TRY(gpt2_check_tokens(info, p->tokens, (size_t)p->count));
     }
     return STATUS_OK;
-}
-
-// Refuses tokens that do not fit after the `length` tokens of sequence `slot`, or a sequence that has not been started.
-static inline Status gpt2_decoder_check_append(const GPT2Info* info, int slot, int length, const int* tokens, int count,
-                                               int B, int T) {
-    if (slot < 0 || slot >= B) { return status_fail("tokens for sequence %d of %d", slot, B); }
-    if (length < 1) { return status_fail("tokens for sequence %d, which has no prompt yet", slot); }
-    if (count < 1 || count > T - length) {
-        return status_fail("%d tokens more for a sequence of %d; %d are the most", count, length, T);
-    }
-    return gpt2_check_tokens(info, tokens, (size_t)count);
 }
 
 #endif

@@ -4,8 +4,8 @@ Penalty, temperature and weights are computed by the same operations; thresholds
 floats, which have the floats' order. Counts are exact, and sums are in fp64, in a fixed order.
 
 decode_sample_kernel begins a step: it samples the token of every active sequence, writes it to page-locked memory for the host,
-and embeds it for the layers that follow. decode_feed_kernel does the same with a given token. If all sequences are greedy,
-decode_greedy_kernel takes the token from the largest logit's key (logit_key()), which the head has left.
+and embeds it for the layers that follow. If all sequences are greedy, decode_greedy_kernel takes the token from the largest
+logit's key (logit_key()), which the head has left.
 */
 #ifndef LLMC_DECODE_SAMPLER_CUH
 #define LLMC_DECODE_SAMPLER_CUH
@@ -242,7 +242,6 @@ struct DecodeBegin {
     const floatX *wte, *wpe;
     unsigned* step;           // (B): of each slot
     unsigned long long* word; // (B): sampled_word, page-locked on the host
-    const int* feed;          // (2): the slot and the token of decode_feed_kernel
     int T, V, Vp, C, words;
 };
 
@@ -314,20 +313,6 @@ static __global__ void __launch_bounds__(GREEDY_THREADS) decode_greedy_kernel(De
     decode_begin_step(p, b, slot, token);
 }
 
-// Slot feed[0] continues with token feed[1]; all other slots get position -1, and the step skips them.
-static __global__ void decode_feed_kernel(DecodeBegin p) {
-    int b = blockIdx.x;
-    launch_dependents();
-    wait_for_previous();
-    DecodeSlot slot = p.slots[b];
-    __syncthreads(); // the slot has been read
-    if (b == p.feed[0]) {
-        decode_append(p, b, slot, p.feed[1]);
-    } else if (threadIdx.x == 0) {
-        p.positions[b] = -1;
-    }
-}
-
 // Slot b, in which a prompt ends in row last[b] of `rows`, is set to begin[b], and its seen bits to the prompt's tokens. One
 // thread block per slot.
 static __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* seen, const DecodeSlot* begin,
@@ -344,8 +329,7 @@ static __global__ void decode_begin_slots_kernel(DecodeSlot* slots, unsigned* se
     if (threadIdx.x == 0) { slots[b] = begin[b]; }
 }
 
-// Values from the host, as kernel arguments: set in stream order
-static __global__ void decode_set_feed_kernel(int* feed, int slot, int token) { feed[0] = slot, feed[1] = token; }
-static __global__ void decode_set_active_kernel(DecodeSlot* slots, int b, int active) { slots[b].active = active; }
+// Called in stream order.
+static __global__ void decode_stop_kernel(DecodeSlot* slots, int b) { slots[b].active = 0; }
 
 #endif

@@ -88,7 +88,7 @@ static double logit_error(GPT2* model, GPT2Decoder* d, int slot, int t) {
     return sqrt(difference / norm);
 }
 
-// Logits after every token of a sequence that begins with `prompt` tokens and goes on in pieces of `step`
+// Logits after the first `prompt` tokens of a sequence, and after every `step` more
 static void logits_are_those_of_forward(GPT2* model, int T, int prompt, int step) {
     const GPT2Config config = gpt2_info(model)->config;
     int* tokens = (int*)malloc_check((size_t)T * sizeof(int));
@@ -96,14 +96,11 @@ static void logits_are_those_of_forward(GPT2* model, int T, int prompt, int step
     random_tokens(tokens, T, config.vocab_size);
     check(gpt2_forward(model, tokens, 1, T));
     GPT2Decoder* d = new_decoder(model, 2, T);
-    prefill(d, 1, tokens, prompt);
-    for (int length = prompt;; length += step) {
+    for (int length = prompt; length <= T; length += step) {
+        prefill(d, 1, tokens, length);
         double error = logit_error(model, d, 1, length - 1);
         worst = worse(worst, error);
         CHECK(gpt2_decoder_length(d, 1) == length && gpt2_decoder_length(d, 0) == 0);
-        if (length == T) { break; }
-        step = step < T - length ? step : T - length;
-        check(gpt2_decoder_append(d, 1, tokens + length, step));
     }
     if (!CHECK(worst <= logit_tolerance(config))) {
         printf("    C=%d NH=%d prompt %d, steps of %d: error %.3g, tolerance %.3g\n", config.channels, config.num_heads,
@@ -177,10 +174,10 @@ static void test_against_forward(void) {
 // ----------------------------------------------------------------------------
 // Nothing depends on what is beside
 
-// What a slot has been through: its prompt, then tokens that were appended or sampled
+// What a slot has been through: its prompt, then tokens that were sampled
 typedef struct {
     int prompt, count; // tokens
-    int tokens[64], sampled[64];
+    int tokens[64];
     SamplerSettings sampler;
     uint64_t sample;
     int active;
@@ -207,16 +204,6 @@ static void begin_some(GPT2Decoder* d, Script* scripts, int B, int T, int V) {
     if (n > 0) { check(gpt2_decoder_prefill(d, prompts, n)); }
 }
 
-static void append_some(GPT2Decoder* d, Script* scripts, int B, int T, int V) {
-    Script* s = &scripts[random_int(0, B - 1)];
-    int count = random_int(1, 9);
-    if (s->count == 0 || s->count + count > T) { return; }
-    random_tokens(s->tokens + s->count, count, V);
-    for (int i = 0; i < count; i++) { s->sampled[s->count + i] = 0; }
-    check(gpt2_decoder_append(d, (int)(s - scripts), s->tokens + s->count, count));
-    s->count += count;
-}
-
 static void next_of_all(GPT2Decoder* d, Script* scripts, int B, int T, int V) {
     int next[8];
     check(gpt2_decoder_next(d, next));
@@ -225,7 +212,6 @@ static void next_of_all(GPT2Decoder* d, Script* scripts, int B, int T, int V) {
         CHECK(s->active ? next[b] >= 0 && next[b] < V : next[b] == -1);
         if (!s->active) { continue; }
         if (s->count < T) {
-            s->sampled[s->count] = 1;
             s->tokens[s->count++] = next[b];
         } else {
             s->active = 0;
@@ -233,12 +219,10 @@ static void next_of_all(GPT2Decoder* d, Script* scripts, int B, int T, int V) {
     }
 }
 
-static void stop_and_resume(GPT2Decoder* d, Script* scripts, int B, int T) {
-    int b = random_int(0, B - 1), c = random_int(0, B - 1);
+static void stop_one(GPT2Decoder* d, Script* scripts, int B) {
+    int b = random_int(0, B - 1);
     gpt2_decoder_stop(d, b);
     scripts[b].active = 0;
-    gpt2_decoder_resume(d, c);
-    scripts[c].active |= scripts[c].count > 0 && scripts[c].count < T;
 }
 
 // The slot's script alone, token by token: the same tokens, and the same bits of its logits. And all its tokens as a prompt.
@@ -250,12 +234,8 @@ static void check_alone(GPT2* model, GPT2Decoder* d, const Script* s, int slot, 
     int right = 1, next;
     check(gpt2_decoder_prefill(one, &prompt, 1));
     for (int i = s->prompt; i < s->count; i++) {
-        if (s->sampled[i]) {
-            check(gpt2_decoder_next(one, &next));
-            right = right && next == s->tokens[i];
-        } else {
-            check(gpt2_decoder_append(one, 0, &s->tokens[i], 1));
-        }
+        check(gpt2_decoder_next(one, &next));
+        right = right && next == s->tokens[i];
     }
     CHECK(right);
     logits_of(d, slot, logits);
@@ -280,9 +260,8 @@ static void test_independence(const char* descriptor, int rounds) {
         for (int i = 0; i < 40; i++) {
             int what = random_int(0, 9);
             if (what == 0 || i == 0) { begin_some(d, scripts, B, T, V); }
-            if (what == 1) { append_some(d, scripts, B, T, V); }
-            if (what == 2) { stop_and_resume(d, scripts, B, T); }
-            if (what >= 3) { next_of_all(d, scripts, B, T, V); }
+            if (what == 1) { stop_one(d, scripts, B); }
+            if (what >= 2) { next_of_all(d, scripts, B, T, V); }
         }
         for (int b = 0; b < B; b++) {
             if (scripts[b].count > 0) { check_alone(model, d, &scripts[b], b, T); }
@@ -292,7 +271,7 @@ static void test_independence(const char* descriptor, int rounds) {
     gpt2_free(model);
 }
 
-// More tokens than a pass has rows, with three threads: the same bits as one by one, with one
+// More tokens than a pass has rows, with three threads: the same bits as each prompt alone, with one
 static void test_long_prompts(void) {
     enum { T = DECODER_ROWS + 37, V = 40 };
     GPT2* model = random_model("gpt2:l1c32h1t400", V, 1);
@@ -309,8 +288,7 @@ static void test_long_prompts(void) {
     check(gpt2_decoder_prefill(together, prompts, 3));
     use_threads(1);
     for (int b = 0; b < 3; b++) {
-        prefill(alone, 0, prompts[b].tokens, 1);
-        for (int i = 1; i < prompts[b].count; i++) { check(gpt2_decoder_append(alone, 0, prompts[b].tokens + i, 1)); }
+        prefill(alone, 0, prompts[b].tokens, prompts[b].count);
         logits_of(together, b, logits);
         logits_of(alone, 0, other);
         CHECK(memcmp(logits, other, sizeof(logits)) == 0);
@@ -339,8 +317,6 @@ static void test_errors(void) {
     CHECK(refused(gpt2_decoder_create(&d, model, 1 << 17, 5), "131072 sequences") && d == NULL);
     d = new_decoder(model, 2, T);
     DecoderPrompt good = {0, tokens, 3, sampler_greedy(), 0}, p = good;
-    CHECK(refused(gpt2_decoder_append(d, 0, tokens, 1), "no prompt yet"));
-    gpt2_decoder_resume(d, 1); // has nothing to go on with
     check(gpt2_decoder_next(d, next));
     CHECK(next[0] == -1 && next[1] == -1);
     check(gpt2_decoder_prefill(d, &good, 1));
@@ -352,11 +328,7 @@ static void test_errors(void) {
     p = good, p.count = 0, CHECK(refused(gpt2_decoder_prefill(d, &p, 1), "prompt of 0 tokens"));
     p = good, p.count = T + 1, CHECK(refused(gpt2_decoder_prefill(d, &p, 1), "prompt of 9 tokens"));
     p = good, p.tokens = bad, p.count = 1, CHECK(refused(gpt2_decoder_prefill(d, &p, 1), "token 20"));
-    CHECK(refused(gpt2_decoder_append(d, 2, tokens, 1), "sequence 2 of 2"));
-    CHECK(refused(gpt2_decoder_append(d, 0, tokens, 0), "0 tokens more"));
-    CHECK(refused(gpt2_decoder_append(d, 0, tokens, T - 2), "8 are the most"));
-    CHECK(refused(gpt2_decoder_append(d, 0, bad, 1), "token 20"));
-    gpt2_decoder_stop(d, 7), gpt2_decoder_resume(d, -1);
+    gpt2_decoder_stop(d, 7), gpt2_decoder_stop(d, -1);
     CHECK(gpt2_decoder_length(d, 7) == 0 && gpt2_decoder_length(d, 0) == 3);
     logits_of(d, 0, logits);
     CHECK(memcmp(logits, before, sizeof(before)) == 0); // as it was

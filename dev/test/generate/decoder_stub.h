@@ -56,14 +56,6 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
     return STATUS_OK;
 }
 
-Status gpt2_decoder_append(GPT2Decoder* d, int slot, const int* tokens, int count) {
-    StubSlot* s = &d->slots[slot];
-    if (count < 1 || count > d->T - s->length) { return status_fail("%d tokens more for %d", count, s->length); }
-    memcpy(s->tokens + s->length, tokens, (size_t)count * sizeof(int));
-    s->length += count;
-    return STATUS_OK;
-}
-
 static int stub_next(GPT2Decoder* d, StubSlot* s) {
     if (d->script != NULL) { return d->script(s->tokens[0], s->length); }
     uint64_t hash = 0;
@@ -86,7 +78,6 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
 }
 
 void gpt2_decoder_stop(GPT2Decoder* d, int slot) { d->slots[slot].active = 0; }
-void gpt2_decoder_resume(GPT2Decoder* d, int slot) { d->slots[slot].active = d->slots[slot].length < d->T; }
 int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return d->slots[slot].length; }
 
 #endif
