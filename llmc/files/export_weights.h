@@ -6,73 +6,17 @@ A model's weights for other programs, by what the target is called:
     any other name       a folder for Hugging Face's transformers: model.safetensors, config.json and the tokenizer's files;
                          transformers takes what config.json does not say from its GPT2Config
 
-    TRY(export_check(target, "auto", 0));                                       // before the weights are read
-    TRY(export_weights(target, params, config, "auto", &tokenizer, 0));
+    TRY(export_check(target));                                                  // before the weights are read
+    TRY(export_weights(target, params, config, "auto", &tokenizer));
 
-A target appears whole or not at all: a folder is written as <target>.tmp and then renamed. Nothing is overwritten unless
-`overwrite` is 1, and then of folders only those that hold nothing but such an export, which is there until the new one is
-whole. <target>.tmp marks an export that is running or was killed; new ones are refused until it is gone.
+A target appears whole or not at all: a folder is written as <target>.tmp and then renamed. Nothing is overwritten. <target>.tmp
+marks an export that is running or was killed; new ones are refused until it is gone.
 */
 #ifndef LLMC_FILES_EXPORT_WEIGHTS_H
 #define LLMC_FILES_EXPORT_WEIGHTS_H
 
-#include <dirent.h>
-#include <limits.h>
-
 #include "hugging_face_tokenizer.h"
 #include "weights_file.h"
-
-// ----------------------------------------------------------------------------
-// Folders
-
-static const char* const export_files[] = {
-    "model.safetensors", "config.json",           "generation_config.json",  "vocab.json",       "tokenizer.json",
-    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
-enum { NUM_EXPORT_FILES = sizeof(export_files) / sizeof(export_files[0]) };
-
-// 1 if an export writes a file of that name, or one under its temporary name.
-static inline int export_is_file_(const char* name) {
-    char temporary[64];
-    for (int i = 0; i < NUM_EXPORT_FILES; i++) {
-        snprintf(temporary, sizeof(temporary), "%s.tmp", export_files[i]);
-        if (strcmp(name, export_files[i]) == 0 || strcmp(name, temporary) == 0) { return 1; }
-    }
-    return 0;
-}
-
-// Counts what is in a folder; fails if something else than an export is. A folder that does not exist has nothing.
-static inline Status export_look_(const char* folder, int* entries) {
-    DIR* dir = opendir(folder);
-    int unknown = 0;
-    char name[256] = "";
-    *entries = 0;
-    if (dir == NULL && errno == ENOENT) { return STATUS_OK; }
-    if (dir == NULL) { return status_fail("--export: cannot read %s: %s", folder, strerror(errno)); }
-    for (struct dirent* entry; (entry = readdir(dir)) != NULL;) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
-        (*entries)++;
-        if (export_is_file_(entry->d_name)) { continue; }
-        snprintf(name, sizeof(name), "%s", entry->d_name);
-        unknown = 1;
-    }
-    closedir(dir);
-    if (!unknown) { return STATUS_OK; }
-    return status_fail(
-        "--export %s: the folder holds %s, which is of no export, and stays as it is; name another folder", folder,
-        name);
-}
-
-// Removes a folder with an export's files, if it is there.
-static inline void export_remove_(const char* folder) {
-    char path[1024 + 128];
-    for (int i = 0; i < NUM_EXPORT_FILES; i++) {
-        snprintf(path, sizeof(path), "%s/%s", folder, export_files[i]);
-        remove(path);
-        snprintf(path, sizeof(path), "%s/%s.tmp", folder, export_files[i]);
-        remove(path);
-    }
-    rmdir(folder);
-}
 
 // ----------------------------------------------------------------------------
 // Targets
@@ -87,18 +31,12 @@ static inline ExportKind export_kind_(const char* target) {
 // 1 if a target is one file of weights, without a tokenizer.
 static inline int export_is_one_file(const char* target) { return export_kind_(target) != EXPORT_FOLDER; }
 
-// The target's path: without '/' at its end, and where it is a link to a folder, that folder.
+// The target's path, without '/' at its end
 static inline Status export_path_(char path[1024], const char* target) {
     size_t n = strlen(target);
     while (n > 1 && target[n - 1] == '/') { n--; }
-    if (n == 0 || n > 900) {
-        return status_fail("--export %s: %s", target, n ? "the path is longer than 900 bytes" : "no name is given");
-    }
-    memcpy(path, target, n);
-    path[n] = '\0';
-    char* real = folder_exists(path) ? realpath(path, NULL) : NULL;
-    if (real != NULL) { snprintf(path, 1024, "%s", real); }
-    free(real);
+    if (n > 900) { return status_fail("--export %s: the path is longer than 900 bytes", target); }
+    snprintf(path, 1024, "%.*s", (int)n, target);
     return STATUS_OK;
 }
 
@@ -111,50 +49,19 @@ static inline Status export_make_(const char* folder) {
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
-// Fails if an existing folder cannot be renamed, or is the current directory, which a replacement would remove.
-static inline Status export_check_place_(const char* path) {
-    if (same_file(path, ".")) {
-        return status_fail("--export %s is the folder that you are in, and would be replaced; name a folder in it",
-                           path);
+// Fails if the target would be refused: its name is taken, or its folder is not there or not to be written to.
+static inline Status export_check(const char* target) {
+    char path[1024], temporary[1024 + 8];
+    status_clear();
+    TRY(export_path_(path, target));
+    if (name_exists(path)) {
+        return status_fail("--export %s is there already, and stays as it is; remove it, or name another", target);
     }
-    if (access(path, W_OK | X_OK) != 0) { // it could be renamed, but not removed then
-        return status_fail("--export: cannot replace %s: %s", path, strerror(errno));
-    }
-    return STATUS_OK;
-}
-
-static inline Status export_check_folder_(const char* path, int overwrite) {
-    char temporary[1024 + 8];
-    int entries;
-    if (folder_exists(path)) { TRY(export_check_place_(path)); }
+    if (export_is_one_file(target)) { return atomic_check(path); }
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
     TRY(export_make_(temporary));
     rmdir(temporary);
-    if (!folder_exists(path)) {
-        return name_exists(path) ? status_fail("--export %s is a file, which stays as it is; a folder is written", path)
-                                 : STATUS_OK;
-    }
-    if (overwrite) { return export_look_(path, &entries); }
-    if (export_look_(path, &entries) == STATUS_OK && entries == 0) { return STATUS_OK; }
-    status_clear();
-    return status_fail("--export %s: the folder is not empty, and stays as it is; --overwrite replaces an export",
-                       path);
-}
-
-// Fails if the target would be refused: a name or type of weights that cannot be, or files that are there already.
-static inline Status export_check(const char* target, const char* dtype, int overwrite) {
-    char path[1024];
-    WeightType type;
-    status_clear();
-    TRY(weight_type_of(&type, dtype, NULL, 0));
-    TRY(export_path_(path, target));
-    if (export_kind_(target) == EXPORT_FOLDER) { return export_check_folder_(path, overwrite); }
-    if (export_kind_(target) == EXPORT_BIN && strcmp(dtype, "fp16") == 0) {
-        return status_fail("--export %s: llm.c's files hold fp32 or bf16, not fp16", target);
-    }
-    if (folder_exists(path)) { return status_fail("--export %s is a folder; a file is written", target); }
-    if (overwrite || !name_exists(path)) { return atomic_check(path); }
-    return status_fail("--export %s: the file is there already, and stays as it is; --overwrite replaces it", target);
+    return STATUS_OK;
 }
 
 // ----------------------------------------------------------------------------
@@ -210,14 +117,10 @@ static inline const float* export_rows_(ExportWriter* w, const HuggingFaceTensor
 }
 
 static inline Status export_tensor_(ExportWriter* w, const HuggingFaceTensor* t, const float* weights) {
-    const char* type = weight_types[w->type].name;
     for (size_t i = 0, n; i < t->shape[0]; i += n) {
         n = t->shape[0] - i < EXPORT_ROWS ? t->shape[0] - i : EXPORT_ROWS;
         size_t count = n * t->shape[1];
-        const float* rows = export_rows_(w, t, weights, i, n);
-        if (cast_weights(w->bytes, w->type, rows, count) > 0) {
-            return status_fail("%s has a weight that is too large for --export-dtype %s; fp32 keeps it", t->name, type);
-        }
+        cast_weights(w->bytes, w->type, export_rows_(w, t, weights, i, n), count);
         TRY(atomic_write(&w->out.file, w->bytes, count * weight_types[w->type].bytes));
     }
     return STATUS_OK;
@@ -316,50 +219,46 @@ static inline Status export_hugging_face(const char* folder, const float* params
 // ----------------------------------------------------------------------------
 // The targets
 
-// llm.c's file. Weights that are fp16 without loss are written in fp32, which loses nothing either.
+// llm.c's file
 static inline Status export_bin_(const char* path, const float* params, GPT2Config config, WeightType type) {
     static const size_t PIECE = 1 << 11;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     uint16_t words[1 << 11];
     size_t count = gpt2_parameters(table, config);
     CheckedWriter file;
-    if (type != WEIGHTS_BF16) { return model_file_write(path, config, MODEL_VERSION_FP32, 0, params); }
+    if (type == WEIGHTS_FP32) { return model_file_write(path, config, MODEL_VERSION_FP32, 0, params); }
     TRY(model_file_create(&file, path, config, MODEL_VERSION_BF16));
     for (size_t i = 0, n; i < count; i += n) {
         n = count - i < PIECE ? count - i : PIECE;
-        if (cast_weights(words, type, params + i, n) > 0) {
-            checked_abandon(&file);
-            return status_fail("--export %s: a weight is too large for bf16; --export-dtype fp32 keeps it", path);
-        }
+        cast_weights(words, type, params + i, n);
         TRY(checked_write(&file, words, n * sizeof(uint16_t)));
     }
     model_file_complete(&file, 0);
     return checked_commit(&file);
 }
 
-// Renames a complete folder to `path`, replacing an empty folder or, with `overwrite`, an export there.
-static inline Status export_rename_(const char* temporary, const char* path, int overwrite) {
-    if (rename(temporary, path) != 0) {
-        if (!overwrite || renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) != 0) {
-            return status_fail("cannot put %s in the place of %s: %s; remove that first", temporary, path,
-                               strerror(errno));
-        }
-        export_remove_(temporary);
-    }
-    return atomic_sync_directory(path);
+// Removes a folder that an export has begun.
+static inline void export_remove_(const char* folder) {
+    char path[1024 + 128];
+    hugging_face_remove_tokenizer(folder);
+    snprintf(path, sizeof(path), "%s/model.safetensors", folder);
+    remove(path);
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    remove(path);
+    rmdir(folder);
 }
 
 static inline Status export_folder_(const char* path, const float* params, GPT2Config config, WeightType type,
-                                    const Tokenizer* tokenizer, int overwrite) {
+                                    const Tokenizer* tokenizer) {
     char temporary[1024 + 8];
-    struct stat st;
     snprintf(temporary, sizeof(temporary), "%s.tmp", path);
     TRY(export_make_(temporary));
     Status status = export_hugging_face(temporary, params, config, type, tokenizer);
-    if (stat(path, &st) == 0) { (void)!chmod(temporary, st.st_mode & 07777); } // where a folder is replaced, its own
-    if (status == STATUS_OK) { status = export_rename_(temporary, path, overwrite); }
+    if (status == STATUS_OK && rename(temporary, path) != 0) {
+        status = status_fail("--export: cannot rename %s to %s: %s", temporary, path, strerror(errno));
+    }
     if (status != STATUS_OK) { export_remove_(temporary); }
-    return status;
+    return status == STATUS_OK ? atomic_sync_directory(path) : status;
 }
 
 // A model.safetensors without a config.json beside it does not say how many heads there are.
@@ -380,16 +279,15 @@ static inline void export_note_trained_(const char* target, GPT2Config config) {
                config.max_seq_len, remarks[export_kind_(target)]);
 }
 
-// Writes the target. params: fp32 in table order. dtype: fp32, bf16, fp16, or auto, which takes 16 bits where nothing is lost.
+// Writes the target. params: fp32 in table order. dtype: fp32, bf16, or auto, which takes bf16 where nothing is lost.
 // tokenizer, for a folder: NULL, or not ready, where there is none.
 NOINLINE Status export_weights(const char* target, const float* params, GPT2Config config, const char* dtype,
-                               const Tokenizer* tokenizer, int overwrite) {
+                               const Tokenizer* tokenizer) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
-    WeightType type;
     char path[1024];
-    TRY(export_check(target, dtype, overwrite));
+    TRY(export_check(target));
     TRY(export_path_(path, target));
-    TRY(weight_type_of(&type, dtype, params, gpt2_parameters(table, config)));
+    WeightType type = weight_type_of(dtype, params, gpt2_parameters(table, config));
     switch (export_kind_(target)) {
     case EXPORT_BIN:
         TRY(export_bin_(path, params, config, type));
@@ -398,7 +296,7 @@ NOINLINE Status export_weights(const char* target, const float* params, GPT2Conf
         TRY(export_safetensors_(path, params, config, type));
         break;
     case EXPORT_FOLDER:
-        TRY(export_folder_(path, params, config, type, tokenizer, overwrite));
+        TRY(export_folder_(path, params, config, type, tokenizer));
         break;
     }
     export_note_trained_(target, config);

@@ -35,20 +35,16 @@ typedef struct {
 } ModelHeader;
 
 // ----------------------------------------------------------------------------
-// The types of weights in files, with their names in flags, safetensors and PyTorch
+// The types in which weights are written, with their names in safetensors and PyTorch
 
-typedef enum { WEIGHTS_FP32, WEIGHTS_BF16, WEIGHTS_FP16, NUM_WEIGHT_TYPES } WeightType;
+typedef enum { WEIGHTS_FP32, WEIGHTS_BF16, NUM_WEIGHT_TYPES } WeightType;
 
 static const struct {
-    const char *name, *safetensors, *torch;
+    const char *safetensors, *torch;
     size_t bytes;
-} weight_types[NUM_WEIGHT_TYPES] = {
-    {"fp32", "F32", "float32", 4},
-    {"bf16", "BF16", "bfloat16", 2},
-    {"fp16", "F16", "float16", 2},
-};
+} weight_types[NUM_WEIGHT_TYPES] = {{"F32", "float32", 4}, {"BF16", "bfloat16", 2}};
 
-// Casts to fp32 and from it: to nearest, ties to even; NaN stays NaN, overflow gives infinity.
+// Casts to fp32 and from it: to nearest, ties to even; NaN stays NaN, overflow gives infinity. fp16 is only read.
 
 static inline float bf16_to_float(uint16_t x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -73,66 +69,23 @@ static inline float fp16_to_float(uint16_t x) {
     return y;
 }
 
-static inline uint16_t float_to_fp16(float x) {
-    uint32_t bits, half;
-    memcpy(&bits, &x, sizeof(bits));
-    uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) {
-        half = 0x7e00u; // NaN
-    } else if (magnitude >= 0x477ff000u) {
-        half = 0x7c00u; // from 65,520 on: infinite
-    } else if (magnitude >= 0x38800000u) {
-        half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-    } else { // below 2^-14: a multiple of 2^-24, which is the last bit of a float in [0.5, 1)
-        float sum = fabsf(x) + 0.5f;
-        memcpy(&half, &sum, sizeof(half));
-        half -= 0x3f000000u;
-    }
-    return (uint16_t)(sign | half);
-}
-
-// Casts a weight to 16 bits; *back is what they are.
-static inline uint16_t weight_to_16_(WeightType type, float x, float* back) {
-    uint16_t word = type == WEIGHTS_BF16 ? float_to_bf16(x) : float_to_fp16(x);
-    *back = type == WEIGHTS_BF16 ? bf16_to_float(word) : fp16_to_float(word);
-    return word;
-}
-
-// Casts n weights into `to`, of any alignment. Returns how many finite ones became infinite.
-static inline size_t cast_weights(void* to, WeightType type, const float* weights, size_t n) {
-    size_t lost = 0;
-    float back;
+// Casts n weights into `to`, of any alignment.
+static inline void cast_weights(void* to, WeightType type, const float* weights, size_t n) {
     if (type == WEIGHTS_FP32) { memcpy(to, weights, n * sizeof(float)); }
-    for (size_t i = 0; i < n && type != WEIGHTS_FP32; i++) {
-        uint16_t word = weight_to_16_(type, weights[i], &back);
-        lost += isinf(back) && !isinf(weights[i]);
+    for (size_t i = 0; i < n && type == WEIGHTS_BF16; i++) {
+        uint16_t word = float_to_bf16(weights[i]);
         memcpy((char*)to + i * sizeof(word), &word, sizeof(word));
     }
-    return lost;
 }
 
-// 1 if the cast changes no bit of any of n weights that are finite.
-static inline int weights_are(WeightType type, const float* weights, size_t n) {
-    float back;
-    for (size_t i = 0; i < n && type != WEIGHTS_FP32; i++) {
-        weight_to_16_(type, weights[i], &back);
-        if (memcmp(&back, &weights[i], sizeof(back)) != 0) { return 0; }
+// The type of that name. "auto": bf16 where every one of n weights is that already, so that a bf16 checkpoint stays one.
+static inline WeightType weight_type_of(const char* name, const float* weights, size_t n) {
+    if (strcmp(name, "auto") != 0) { return strcmp(name, "bf16") == 0 ? WEIGHTS_BF16 : WEIGHTS_FP32; }
+    for (size_t i = 0; i < n; i++) {
+        float back = bf16_to_float(float_to_bf16(weights[i]));
+        if (memcmp(&back, &weights[i], sizeof(back)) != 0) { return WEIGHTS_FP32; }
     }
-    return 1;
-}
-
-// The type of that name. "auto": 16 bits where every one of n weights is that already, so that a bf16 checkpoint stays one.
-static inline Status weight_type_of(WeightType* type, const char* name, const float* weights, size_t n) {
-    static const WeightType order[] = {WEIGHTS_BF16, WEIGHTS_FP16, WEIGHTS_FP32};
-    for (int i = 0; i < NUM_WEIGHT_TYPES; i++) {
-        *type = (WeightType)i;
-        if (strcmp(name, weight_types[i].name) == 0) { return STATUS_OK; }
-    }
-    if (strcmp(name, "auto") != 0) { return status_fail("--export-dtype %s: must be auto, fp32, bf16 or fp16", name); }
-    int i = 0;
-    while (!weights_are(order[i], weights, n)) { i++; }
-    *type = order[i];
-    return STATUS_OK;
+    return WEIGHTS_BF16;
 }
 
 // ----------------------------------------------------------------------------

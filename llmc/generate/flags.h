@@ -61,10 +61,8 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     G(export_to, "Export instead of samples")                                                                          \
     X(export_to, NULL, "--export", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                             \
       "write the model instead: to a folder for transformers, to FILE.safetensors, or to llm.c's FILE.bin")            \
-    X(export_dtype, NULL, "--export-dtype", text, "auto", 0, 0, "auto|fp32|bf16|fp16", FOR_BOTH, FREE,                 \
-      "precision of the exported weights; auto: 16 bits where nothing is lost, else fp32")                             \
-    X(overwrite, NULL, "--overwrite", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \
-      "an export may replace a file, or a folder that holds nothing but an export")
+    X(export_dtype, NULL, "--export-dtype", text, "auto", 0, 0, "auto|fp32|bf16", FOR_BOTH, FREE,                      \
+      "precision of the exported weights; auto: bf16 where nothing is lost, else fp32")
 // clang-format on
 
 CLI_DECLARE(CLI_FLAGS, CLI_PROGRAM, "CPU program's", "GPU program's; leave it out, or run ./generate_gpt2cu",

@@ -40,7 +40,6 @@ static inline void generate_check_modes_(const Options* o) {
     if (o->interactive && o->json) { fatal("--json and --interactive: leave one of them out"); }
     if (o->interactive && o->num_samples > 1) { fatal("--num-samples and --interactive: leave one of them out"); }
     if (o->stride > 0 && o->perplexity == NULL) { fatal("--stride %d: it is for --perplexity", o->stride); }
-    if (o->overwrite && o->export_to == NULL) { fatal("--overwrite: it is for --export"); }
 }
 
 static inline void generate_check_options(const Options* o) {
@@ -144,7 +143,7 @@ static inline void generate_interactive(GenerateModel* m) {
 
 static inline void generate_export(const GenerateModel* m) {
     const Options* o = m->options;
-    check(export_weights(o->export_to, m->params, m->config, o->export_dtype, &m->tokenizer, o->overwrite));
+    check(export_weights(o->export_to, m->params, m->config, o->export_dtype, &m->tokenizer));
     if (!o->quiet) { fprintf(stderr, "%s holds the model\n", o->export_to); }
 }
 
@@ -174,7 +173,7 @@ static inline int generate_main(int argc, char** argv) {
     signals_install_quit();
     options = cli_parse(argc, argv);
     generate_check_options(&options);
-    if (options.export_to != NULL) { check(export_check(options.export_to, options.export_dtype, options.overwrite)); }
+    if (options.export_to != NULL) { check(export_check(options.export_to)); }
     int samples = !options.interactive && !options.perplexity && !options.hellaswag && !options.export_to;
     if (samples) { prompts = prompts_read(&options); }
     generate_model_read(&m, &options, generate_encodes(&options, &prompts));

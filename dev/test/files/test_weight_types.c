@@ -20,9 +20,7 @@ static void every_number_of_16_bits_is_itself(void) {
         uint16_t x = (uint16_t)i;
         float half = fp16_to_float(x), brain = bf16_to_float(x);
         wrong += !same((double)half, value_of(x, 5, 10)) || !same((double)brain, value_of(x, 8, 7));
-        wrong += !isnan(half) && float_to_fp16(half) != x;
         wrong += !isnan(brain) && float_to_bf16(brain) != x;
-        wrong += isnan(half) && !isnan(fp16_to_float(float_to_fp16(half)));
         wrong += isnan(brain) && !isnan(bf16_to_float(float_to_bf16(brain)));
     }
     CHECK(wrong == 0);
@@ -31,12 +29,6 @@ static void every_number_of_16_bits_is_itself(void) {
 // Between neighbours: half way goes to the one whose last bit is 0, anything less or more to the nearer one.
 static void casts_round_to_nearest_even(void) {
     int wrong = 0;
-    for (int i = 0; i < 0x7bff; i++) { // up to the largest number of fp16
-        float below = fp16_to_float((uint16_t)i), above = fp16_to_float((uint16_t)(i + 1)), half = (below + above) / 2;
-        wrong += float_to_fp16(half) != (uint16_t)(i + (i & 1));
-        wrong += float_to_fp16(nextafterf(half, 0.0f)) != (uint16_t)i;
-        wrong += float_to_fp16(-nextafterf(half, INFINITY)) != (uint16_t)(0x8000 | (i + 1));
-    }
     for (int i = 1; i < 0x7f7f; i++) { // of bf16; half of the least number is not normal in fp32 either, but a number
         float below = bf16_to_float((uint16_t)i), above = bf16_to_float((uint16_t)(i + 1));
         float half = below / 2 + above / 2;
@@ -46,41 +38,30 @@ static void casts_round_to_nearest_even(void) {
         wrong += float_to_bf16(-nextafterf(half, INFINITY)) != (uint16_t)(0x8000 | (i + 1));
     }
     CHECK(wrong == 0);
-    CHECK(float_to_fp16(65519.996f) == 0x7bff && float_to_fp16(65520.0f) == 0x7c00);
-    CHECK(float_to_fp16(0x1p-25f) == 0 && float_to_fp16(0x1.000002p-25f) == 1 && float_to_fp16(-0.0f) == 0x8000);
 }
 
-static void what_is_too_large_is_counted(void) {
+static void weights_may_have_any_alignment(void) {
     const float weights[4] = {1.0f, 65520.0f, -3.3e38f, INFINITY};
+    const uint16_t words[4] = {0x3f80, 0x4780, 0xff78, 0x7f80};
     char bytes[17];
-    CHECK(cast_weights(bytes + 1, WEIGHTS_FP32, weights, 4) == 0 && memcmp(bytes + 1, weights, 16) == 0);
-    CHECK(cast_weights(bytes + 1, WEIGHTS_FP16, weights, 4) == 2);
-    CHECK(cast_weights(bytes + 1, WEIGHTS_BF16, weights, 4) == 0);
-    CHECK(cast_weights(bytes + 1, WEIGHTS_BF16, (const float[]){3.4e38f}, 1) == 1);
-}
-
-static WeightType automatic(const float* weights, size_t n) {
-    WeightType type = NUM_WEIGHT_TYPES;
-    CHECK(weight_type_of(&type, "auto", weights, n) == STATUS_OK);
-    return type;
+    cast_weights(bytes + 1, WEIGHTS_FP32, weights, 4);
+    CHECK(memcmp(bytes + 1, weights, 16) == 0);
+    cast_weights(bytes + 1, WEIGHTS_BF16, weights, 4);
+    CHECK(memcmp(bytes + 1, words, 8) == 0);
 }
 
 static void auto_loses_nothing(void) {
-    WeightType type;
-    CHECK(automatic((const float[]){1.0f, -0.25f, 0x1p100f}, 3) == WEIGHTS_BF16);
-    CHECK(automatic((const float[]){1.0f, 1.0009765625f}, 2) == WEIGHTS_FP16);
-    CHECK(automatic((const float[]){1.0f, 0x1p100f, 1.0009765625f}, 3) == WEIGHTS_FP32);
-    CHECK(automatic((const float[]){0.1f}, 1) == WEIGHTS_FP32);
-    CHECK(weight_type_of(&type, "bf16", (const float[]){0.1f}, 1) == STATUS_OK && type == WEIGHTS_BF16);
-    status_clear();
-    CHECK(weight_type_of(&type, "int8", NULL, 0) == STATUS_ERROR);
-    CHECK(strstr(status_message(), "--export-dtype int8") != NULL && strstr(status_message(), "fp16") != NULL);
+    CHECK(weight_type_of("auto", (const float[]){1.0f, -0.25f, 0x1p100f}, 3) == WEIGHTS_BF16);
+    CHECK(weight_type_of("auto", (const float[]){1.0f, 1.0009765625f}, 2) == WEIGHTS_FP32);
+    CHECK(weight_type_of("auto", (const float[]){0.1f}, 1) == WEIGHTS_FP32);
+    CHECK(weight_type_of("bf16", (const float[]){0.1f}, 1) == WEIGHTS_BF16);
+    CHECK(weight_type_of("fp32", (const float[]){1.0f}, 1) == WEIGHTS_FP32);
 }
 
 int main(void) {
     every_number_of_16_bits_is_itself();
     casts_round_to_nearest_even();
-    what_is_too_large_is_counted();
+    weights_may_have_any_alignment();
     auto_loses_nothing();
     return unit_end();
 }

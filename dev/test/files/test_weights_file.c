@@ -53,19 +53,31 @@ static void clear_tensors(void) {
     while (num_tensors > 0) { free(tensors[--num_tensors].data); }
 }
 
-static Tensor* add_tensor(const char* name, WeightType type, int dims, size_t d0, size_t d1, const float* x) {
+enum { WEIGHTS_FP16 = NUM_WEIGHT_TYPES, NUM_READ_TYPES }; // which is read, and not written
+
+// A number that fp16 holds
+static uint16_t fp16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude >= 0x38800000u) { return (uint16_t)(sign | ((magnitude >> 13) - (112u << 10))); }
+    return (uint16_t)(sign | (uint32_t)(fabsf(x) * 0x1p24f)); // a multiple of 2^-24
+}
+
+static Tensor* add_tensor(const char* name, int type, int dims, size_t d0, size_t d1, const float* x) {
     Tensor* t = &tensors[num_tensors++];
     size_t n = dims == 0 ? 1 : d0 * (dims == 2 ? d1 : 1);
     snprintf(t->name, sizeof(t->name), "%s", name);
-    t->dtype = weight_types[type].safetensors;
-    t->dims = dims, t->shape[0] = d0, t->shape[1] = d1, t->bytes = n * weight_types[type].bytes;
+    t->dtype = type == WEIGHTS_FP16 ? "F16" : weight_types[type].safetensors;
+    t->dims = dims, t->shape[0] = d0, t->shape[1] = d1, t->bytes = n * (type == (int)WEIGHTS_FP32 ? 4 : 2);
     t->data = (char*)malloc_check(t->bytes);
-    cast_weights(t->data, type, x, n);
+    if (type != WEIGHTS_FP16) { cast_weights(t->data, (WeightType)type, x, n); }
+    for (size_t i = 0; i < n && type == WEIGHTS_FP16; i++) { ((uint16_t*)(void*)t->data)[i] = fp16_of(x[i]); }
     return t;
 }
 
 // All tensors of the model, as transformers names and transposes them
-static void make_tensors(WeightType type, const char* prefix) {
+static void make_tensors(int type, const char* prefix) {
     const float* p = params;
     clear_tensors();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -127,7 +139,7 @@ static void write_text(const char* name, const char* text) { unit_write(unit_pat
 #define CONFIG "\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":2,\"n_head\":2,\"n_positions\":8,\"vocab_size\":100"
 
 // A folder with this model and nothing else
-static void write_model(WeightType type, const char* prefix) {
+static void write_model(int type, const char* prefix) {
     unit_clean();
     make_tensors(type, prefix);
     write_tensors(model(), 0, num_tensors, 1);
@@ -168,7 +180,7 @@ static int refuses(const char* name, const char* words) {
 }
 
 // Numbers that the type holds exactly: normal ones, subnormals of fp16, and both zeros
-static void make_params(WeightType type) {
+static void make_params(int type) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     uint32_t state = 7;
     free(params);
@@ -178,7 +190,7 @@ static void make_params(WeightType type) {
         state = state * 1664525u + 1013904223u;
         float x = (float)(int32_t)state * (i % 50 == 0 ? 0x1p-50f : 0x1p-31f);
         if (i % 200 == 1) { x = i % 400 == 1 ? 0.0f : -0.0f; }
-        if (type == WEIGHTS_BF16) { x = bf16_to_float(float_to_bf16(x)); }
+        if (type == (int)WEIGHTS_BF16) { x = bf16_to_float(float_to_bf16(x)); }
         if (type == WEIGHTS_FP16 && x != 0.0f) { // 10 bits after the first, or a multiple of 2^-24
             float digits = (float)(state >> 22), sign = i % 3 ? 1.0f : -1.0f;
             x = sign * (i % 50 == 0 ? digits * 0x1p-24f : ldexpf(1024.0f + digits, -10 - (int)(state >> 8) % 14));
@@ -187,7 +199,7 @@ static void make_params(WeightType type) {
     }
 }
 
-static void masks_and_a_head(WeightType type, const char* prefix) {
+static void masks_and_a_head(int type, const char* prefix) {
     char name[96];
     const float mask[T * T] = {1.0f};
     for (int layer = 0; layer < L; layer++) {
@@ -201,13 +213,13 @@ static void masks_and_a_head(WeightType type, const char* prefix) {
 }
 
 static void every_form_gives_the_same_bits(void) {
-    for (int type = 0; type < NUM_WEIGHT_TYPES; type++) {
-        make_params((WeightType)type);
+    for (int type = 0; type < NUM_READ_TYPES; type++) {
+        make_params(type);
         for (int prefixed = 0; prefixed < 2; prefixed++) {
             const char* prefix = prefixed ? "transformer." : "";
-            write_model((WeightType)type, prefix);
+            write_model(type, prefix);
             CHECK(loads(folder()) && loads(model()));
-            masks_and_a_head((WeightType)type, prefix);
+            masks_and_a_head(type, prefix);
             write_tensors(model(), 0, num_tensors, -1);
             CHECK(loads(folder()));
         }
@@ -534,7 +546,7 @@ static void a_head_of_its_own_is_refused(void) {
 
 static void numbers_that_are_not_finite_are_refused(void) {
     static const struct {
-        WeightType type;
+        int type;
         uint32_t word;
         const char* name;
     } cases[] = {
@@ -543,7 +555,7 @@ static void numbers_that_are_not_finite_are_refused(void) {
         {WEIGHTS_BF16, 0x7f80, "inf"},     {WEIGHTS_BF16, 0xff80, "-inf"},    {WEIGHTS_BF16, 0x7fc0, "nan"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char words[128];
-        size_t bytes = weight_types[cases[i].type].bytes, element = i % 2 ? 64 * 256 - 1 : 257;
+        size_t bytes = cases[i].type == (int)WEIGHTS_FP32 ? 4 : 2, element = i % 2 ? 64 * 256 - 1 : 257;
         write_model(cases[i].type, "transformer.");
         memcpy(find("transformer.h.1.mlp.c_fc.weight")->data + element * bytes, &cases[i].word, bytes);
         write_tensors(model(), 0, num_tensors, 1);

@@ -314,8 +314,7 @@ check "prompts are encoded with it" prompt_tokens "$dir/own_run"
 of "$dir/own_run" --export "$dir/own_export" 2>"$dir/stderr"
 check "an export has it" cmp "$dir/own/tokenizer.json" "$dir/own_export/tokenizer.json"
 check "and no other" test ! -e "$dir/own_export/vocab.json"
-of "$dir/own_run" --export "$dir/own_export" --overwrite 2>"$dir/stderr"
-check "an export with it can be replaced" prompt_tokens "$dir/own_export"
+check "prompts of the export are encoded with it" prompt_tokens "$dir/own_export"
 small -e "$dir/own_export" -x 1 -n 1 -o "$dir/tuned"
 check "a run that goes on from it keeps it" prompt_tokens "$dir/tuned"
 printf '{}' >"$dir/tuned/tokenizer.json"
@@ -395,7 +394,6 @@ for target in none/x none/x.bin none/x.safetensors; do # before weights are read
     check "refused: --export $target" refused "$dir/$target.tmp: No such file" -e "$dir/nothing.bin" --export "$dir/$target"
 done
 bad "--export-dtype int8" --export "$dir/new" --export-dtype int8
-bad "--overwrite: it is for --export" --overwrite
 check "text for a vocabulary without a tokenizer" refused tokenizer -e dev/reference/tiny.bin -p x
 # gpt2_tokenizer.bin of another vocabulary than tiny.bin's 96: there for other models
 elsewhere() ( # COMMAND...: in a folder that holds one
@@ -425,7 +423,5 @@ small_files() (ulimit -f 40 && "$@") # at most 40 KiB each
 for target in "$dir/new" "$dir/new.bin" "$dir/new.safetensors"; do
     check "a limit on the size of files: $target" small_files refused "File too large" -e "$model" --export "$target"
 done
-small_files "$generate" -q -e "$model" --export "$dir/exported" --overwrite 2>"$dir/stderr"
-check "keeps what was there" small_files "$generate" -q -e "$dir/exported" -n 1 -p int >"$dir/plain"
 check "nothing is left behind" test -z "$(find "$dir" -name 'new*' -o -name '*.tmp')"
 finish

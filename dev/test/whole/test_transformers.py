@@ -183,16 +183,6 @@ def test_every_weight_arrives_in_its_place_and_bit_for_bit(folder):
             assert transformers.AutoModelForCausalLM.from_pretrained(export + name, torch_dtype="auto").dtype == dtype
 
 
-def test_fp16_is_what_pytorch_rounds_to(folder):
-    bin_file, export = os.path.join(folder, "m.bin"), os.path.join(folder, "export")
-    model = random_model(SHAPES[0])
-    write_bin(bin_file, model)
-    ours("export", bin_file, export, "fp16")
-    found = safetensors.torch.load_file(os.path.join(export, "model.safetensors"))
-    for key, value in found.items():
-        assert torch.equal(value, model.state_dict()[key].half()), key
-
-
 def test_config_json_says_what_transformers_would(folder):
     bin_file, export = os.path.join(folder, "m.bin"), os.path.join(folder, "export")
     model = random_model(SHAPES[1])

@@ -27,7 +27,7 @@ static void export(const char* weights, const char* target, const char* dtype, c
     check(weights_load(&params, weights, &config, &unchecked));
     memset(&tokenizer, 0, sizeof(tokenizer));
     if (tokens != NULL) { tokenizer_load(&tokenizer, tokens, config.vocab_size); }
-    check(export_weights(target, params, config, dtype, &tokenizer, 0));
+    check(export_weights(target, params, config, dtype, &tokenizer));
     tokenizer_free(&tokenizer);
     free(params);
 }
