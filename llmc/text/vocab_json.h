@@ -12,7 +12,6 @@ added tokens beside vocab.json. Where vocab.json stands alone, the ids are the o
 
 #include "bpe.h"
 #include "llmc/base/json.h"
-#include "llmc/base/regular_file.h"
 #include "llmc/base/utf8.h"
 #include "llmc/base/utils.h"
 
