@@ -4,7 +4,6 @@ What each program does first, before it starts a thread or opens a file.
 #ifndef LLMC_BASE_PROCESS_START_H
 #define LLMC_BASE_PROCESS_START_H
 
-#include <sys/resource.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -51,26 +50,6 @@ __attribute__((constructor(101), target("arch=x86-64"))) static void cpu_check_(
 
 // ----------------------------------------------------------------------------
 
-enum { MAIN_STACK = 256 << 10 }; // bytes that the main thread needs; no function's frame is larger than 16 KiB
-
-// Ends the program if the main thread's stack is too small. Threads of libraries (OpenMP, CUDA, NCCL), whose stacks would
-// have the size of the main thread's, get those of THREAD_STACK bytes.
-static inline void start_check_stack_(void) {
-    struct rlimit limit;
-    pthread_attr_t attributes;
-    size_t size;
-    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < MAIN_STACK) {
-        fatal("the stack is limited to %zu KiB, and %d are needed; raise it: ulimit -s 8192",
-              (size_t)limit.rlim_cur >> 10, MAIN_STACK >> 10);
-    }
-    if (pthread_getattr_default_np(&attributes) != 0) { return; }
-    if (pthread_attr_getstacksize(&attributes, &size) == 0 && size < THREAD_STACK) {
-        pthread_attr_setstacksize(&attributes, THREAD_STACK);
-        pthread_setattr_default_np(&attributes);
-    }
-    pthread_attr_destroy(&attributes);
-}
-
 // A container's quota bounds the number of OpenMP threads, unless OMP_NUM_THREADS says it.
 static inline void start_bound_threads_(void) {
 #ifdef _OPENMP
@@ -101,7 +80,6 @@ static inline void start_wait_briefly_(char** argv) {
 static inline void process_start(char** argv) {
     keep_standard_files();
     start_wait_briefly_(argv);
-    start_check_stack_();
     start_bound_threads_();
 }
 

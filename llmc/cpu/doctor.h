@@ -37,8 +37,8 @@ static inline void cpu_doctor(Doctor* doctor, Status threads) {
     static const char* const names[] = {"GEMM against fp64", "attention", "its gradient"};
     const double tolerance = 1e-5; // sums of up to 200 products in fp32; a wrong kernel is off by a tenth and more
     if (threads != STATUS_OK) {
-        doctor_row(doctor, DOCTOR_FAULT, "threads", "let OpenMP's threads have stacks of 1M, or end other programs",
-                   "%s", status_message());
+        doctor_row(doctor, DOCTOR_FAULT, "threads", "end other programs, or set OMP_NUM_THREADS", "%s",
+                   status_message());
         return;
     }
     double errors[3];

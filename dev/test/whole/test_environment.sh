@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run's environment never makes it silently wrong: with small stacks it computes the same bits, or is refused in one line.
+# A run's environment never makes it silently wrong: with small stacks it computes the same bits.
 #
 #     dev/test/whole/test_environment.sh ./train_gpt2
 #
@@ -20,21 +20,12 @@ run() {
     return $code
 }
 same_bits() { run && cmp -s "$dir/losses" "$dir/expected"; }
-refused() { # WORD: in one line
-    run
-    [ $? -eq 1 ] && [ "$(grep -c . "$dir/log")" -eq 1 ] && grep -q "^error: .*$1" "$dir/log"
-}
 stack() { (ulimit -s "$1" && "${@:2}"); } # KiB; in a shell of its own, which could not raise it again
 
 check "a run with the default stacks" run
 cp "$dir/losses" "$dir/expected"
-for kib in 300 512 900 unlimited; do check "ulimit -s $kib: the same bits" stack $kib same_bits; done
-for kib in 64 200; do check "ulimit -s $kib is refused" stack $kib refused "ulimit -s"; done
-for size in 64k 200k 1M; do OMP_STACKSIZE=$size check "OMP_STACKSIZE=$size: the same bits" same_bits; done
-OMP_STACKSIZE=32k check "OMP_STACKSIZE=32k is refused" refused OMP_STACKSIZE
-GOMP_STACKSIZE=20k check "GOMP_STACKSIZE=20k is refused" refused GOMP_STACKSIZE
-doctor_says() { OMP_STACKSIZE=32k "$trainer" --doctor >"$dir/log"; grep -q "threads.*NOT OK.*stack has 32 KiB" "$dir/log"; }
-check "--doctor says so" doctor_says
+for kib in 200 300 512 900 unlimited; do check "ulimit -s $kib: the same bits" stack $kib same_bits; done
+for size in 16k 32k 64k 200k 1M; do OMP_STACKSIZE=$size check "OMP_STACKSIZE=$size: the same bits" same_bits; done
 
 # Built for a processor that this one is not: XOP is in AMD's of 2011 to 2017 alone, AVX-512 in many
 if [ "$(uname -m)" = x86_64 ]; then
