@@ -78,7 +78,7 @@ static size_t decoder_cache_size(GPT2Config config, int T) {
 Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     status_clear();
     TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_decoder_check_sizes(config, B, T));
+    TRY(gpt2_check_sizes(config, B, T));
     size_t sequences = size_mul((size_t)B, (size_t)config.num_layers);
     size_t cache = size_mul(size_mul(sequences, 2 * sizeof(float)), decoder_cache_size(config, T));
     plan_set(plan, PLAN_KV_CACHE, PLAN_HOST, cache);
@@ -219,11 +219,9 @@ static void decoder_push(GPT2Decoder* d, int slot, int token, int last) {
 // ----------------------------------------------------------------------------
 // Sequences
 
-static int decoder_has(const GPT2Decoder* d, int slot) { return slot >= 0 && slot < d->B; }
-
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
     status_clear();
-    TRY(gpt2_decoder_check_prompts(gpt2_info(d->model), prompts, num_prompts, d->B, d->T));
+    TRY(gpt2_decoder_check_prompts(gpt2_info(d->model), prompts, num_prompts));
     for (int i = 0; i < num_prompts; i++) {
         const DecoderPrompt* p = &prompts[i];
         DecoderSequence begun = {0, 1, p->sampler, p->sample};
@@ -259,11 +257,7 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
     return STATUS_OK;
 }
 
-void gpt2_decoder_stop(GPT2Decoder* d, int slot) {
-    if (decoder_has(d, slot)) { d->sequences[slot].active = 0; }
-}
-
-int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
+void gpt2_decoder_stop(GPT2Decoder* d, int slot) { d->sequences[slot].active = 0; }
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include
 #include "llmc/generate/generate.h"

@@ -75,7 +75,6 @@ struct GPT2Decoder {
     DecoderSequence* sequences;                                  // (B)
     unsigned steps;                                              // launched so far
     unsigned long long* words;                                   // (B) page-locked: sampled_word
-    float* logits_host;                                          // (V) page-locked
     PromptRow* rows_host;                                        // (R)
     int* last_host;                                              // (B)
     DecodeSlot* slots_host;                                      // (B) page-locked: what a prompt's slot begins with
@@ -121,13 +120,12 @@ Status gpt2_decoder_plan(GPT2Plan* plan, GPT2Config config, int B, int T) {
     size_t attention_bytes;
     status_clear();
     TRY(gpt2_config_status(config, "the model"));
-    TRY(gpt2_decoder_check_sizes(config, B, T));
+    TRY(gpt2_check_sizes(config, B, T));
     TRY(decoder_attention_bytes(&attention_bytes, config, B, T));
     size_t cache = size_mul(decoder_cache_size(config, B, T), 2 * (size_t)config.num_layers * sizeof(floatX));
     size_t host = (size_t)B * (sizeof(unsigned long long) + sizeof(DecoderSequence) + sizeof(int));
     host += (size_t)B * (sizeof(DecodeSlot) + sizeof(DecoderPrompt));
     host += (size_t)decoder_prompt_rows(B, T) * sizeof(PromptRow);
-    host += (size_t)config.padded_vocab_size * sizeof(float);
     plan_set(plan, PLAN_KV_CACHE, PLAN_DEVICE, cache);
     plan_set(plan, PLAN_DECODER, PLAN_DEVICE, decoder_place(NULL, NULL, config, B, T, attention_bytes));
     plan_set(plan, PLAN_HOST_DECODER, PLAN_HOST, host);
@@ -195,7 +193,6 @@ static Status decoder_build(GPT2Decoder* d) {
     d->cache = (floatX*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
     d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);
     d->words = (unsigned long long*)pinned_alloc(B * sizeof(unsigned long long));
-    d->logits_host = (float*)pinned_alloc((size_t)c.padded_vocab_size * sizeof(float));
     d->slots_host = (DecodeSlot*)pinned_alloc(B * sizeof(DecodeSlot));
     TRY(status_now());
     d->R = decoder_prompt_rows(d->B, d->T);
@@ -243,7 +240,6 @@ void gpt2_decoder_free(GPT2Decoder* d) {
     if (d->cache != NULL) { cudaFree(d->cache); }
     if (d->memory != NULL) { cudaFree(d->memory); }
     if (d->words != NULL) { cudaFreeHost(d->words); }
-    if (d->logits_host != NULL) { cudaFreeHost(d->logits_host); }
     if (d->slots_host != NULL) { cudaFreeHost(d->slots_host); }
     (void)cudaGetLastError(); // or this thread's next decoder would report it
     free(d->sequences);
@@ -417,7 +413,7 @@ static Status decoder_prompts(GPT2Decoder* d, const DecoderPrompt* prompts, int 
 
 Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int num_prompts) {
     status_clear();
-    TRY(gpt2_decoder_check_prompts(gpt2_info(d->model), prompts, num_prompts, d->B, d->T));
+    TRY(gpt2_decoder_check_prompts(gpt2_info(d->model), prompts, num_prompts));
     NvtxRange range("prompts");
     gpt2_wait_weights(d->model);
     int sorted = 0;
@@ -445,10 +441,6 @@ Status gpt2_decoder_prefill(GPT2Decoder* d, const DecoderPrompt* prompts, int nu
 // Steps
 
 static int decoder_keys_steps(const GPT2Decoder* d) { return d->keyed || d->step_kernel != NULL; }
-static int decoder_has(const GPT2Decoder* d, int slot) { return slot >= 0 && slot < d->B; }
-
-int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return decoder_has(d, slot) ? d->sequences[slot].length : 0; }
-
 // Waits for the step's tokens, which the GPU writes before it computes the layers.
 static Status decoder_wait(GPT2Decoder* d, int* tokens) {
     const volatile unsigned long long* words = d->words;
@@ -495,23 +487,10 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
 }
 
 void gpt2_decoder_stop(GPT2Decoder* d, int slot) {
-    if (!decoder_has(d, slot) || !d->sequences[slot].active) { return; }
+    if (!d->sequences[slot].active) { return; }
     decode_stop_kernel<<<1, 1, 0, d->stream>>>(d->slots, slot);
     cuda_try(cudaGetLastError());
     d->sequences[slot].active = 0;
-}
-
-Status gpt2_decoder_logits(GPT2Decoder* d, float* logits, int slot) {
-    size_t V = (size_t)d->config.vocab_size, Vp = (size_t)d->config.padded_vocab_size;
-    status_clear();
-    if (gpt2_decoder_length(d, slot) < 1) {
-        return status_fail("logits of sequence %d of %d, which has no token", slot, d->B);
-    }
-    TRY(cuda_try(cudaMemcpyAsync(d->logits_host, d->logits + (size_t)slot * Vp, V * sizeof(float),
-                                 cudaMemcpyDeviceToHost, d->stream)));
-    TRY(cuda_try(cudaStreamSynchronize(d->stream)));
-    memcpy(logits, d->logits_host, V * sizeof(float));
-    return STATUS_OK;
 }
 
 #if __INCLUDE_LEVEL__ == 0 // the program, not an include

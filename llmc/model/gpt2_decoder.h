@@ -23,7 +23,7 @@ typedef struct GPT2Decoder GPT2Decoder;
 // One prompt of a batch: sequence `slot` is restarted with these tokens. The coin of the token at position p of the sequence is
 // sampler_coin(sampler.seed, sample, p); the sampler's penalty applies to all tokens of the sequence so far.
 typedef struct {
-    int slot;
+    int slot;          // 0 to B-1; one prompt of a batch has it
     const int* tokens; // (count)
     int count;         // 1 to T
     SamplerSettings sampler;
@@ -52,9 +52,6 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens);
 // Makes the sequence inactive: gpt2_decoder_next skips it.
 void gpt2_decoder_stop(GPT2Decoder* d, int slot);
 
-// Tokens in the cache, of the prompt and sampled ones
-int gpt2_decoder_length(const GPT2Decoder* d, int slot);
-
 // ----------------------------------------------------------------------------
 // What every implementation has beside its cache: buffers in one block of memory, by a table DECODER_BUFFERS(X, ctx) of
 // X(ctx, type, name, count)
@@ -68,29 +65,11 @@ int gpt2_decoder_length(const GPT2Decoder* d, int slot);
     total = size_add(total, size_round_up(size_mul((count), sizeof(type)), 256));
 
 // ----------------------------------------------------------------------------
-// Checks that every implementation makes
+// What every implementation checks
 
-// Refuses sizes that no decoder of this model can have.
-static inline Status gpt2_decoder_check_sizes(GPT2Config config, int B, int T) {
-    TRY(gpt2_check_sizes(config, B, T));
-    return B <= 1 << 16 ? STATUS_OK : status_fail("a decoder for %d sequences; 65,536 are the most", B);
-}
-
-// Refuses prompts, for B sequences of up to T tokens, without a valid slot of their own, or that are too long.
-static inline Status gpt2_decoder_check_prompts(const GPT2Info* info, const DecoderPrompt* prompts, int num_prompts,
-                                                int B, int T) {
-    if (num_prompts < 1 || num_prompts > B) { return status_fail("%d prompts for %d sequences", num_prompts, B); }
-    for (int i = 0; i < num_prompts; i++) {
-        const DecoderPrompt* p = &prompts[i];
-        if (p->slot < 0 || p->slot >= B) { return status_fail("a prompt for sequence %d of %d", p->slot, B); }
-        for (int k = 0; k < i; k++) {
-            if (prompts[k].slot == p->slot) { return status_fail("two prompts for sequence %d", p->slot); }
-        }
-        if (p->count < 1 || p->count > T) {
-            return status_fail("a prompt of %d tokens, for sequences of 1 to %d", p->count, T);
-        }
-        TRY(gpt2_check_tokens(info, p->tokens, (size_t)p->count));
-    }
+// Refuses prompts with tokens that the model does not have.
+static inline Status gpt2_decoder_check_prompts(const GPT2Info* info, const DecoderPrompt* prompts, int num_prompts) {
+    for (int i = 0; i < num_prompts; i++) { TRY(gpt2_check_tokens(info, prompts[i].tokens, (size_t)prompts[i].count)); }
     return STATUS_OK;
 }
 

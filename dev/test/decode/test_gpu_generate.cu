@@ -449,7 +449,9 @@ static GPT2Decoder* new_decoder(GPT2* model, int B, int T) {
 }
 static std::vector<float> logits_of(GPT2Decoder* d, int slot) {
     std::vector<float> x((size_t)d->config.vocab_size);
-    check(gpt2_decoder_logits(d, x.data(), slot));
+    const float* logits = d->logits + (size_t)slot * (size_t)d->config.padded_vocab_size;
+    check(cuda_try(cudaMemcpyAsync(x.data(), logits, x.size() * sizeof(float), cudaMemcpyDeviceToHost, d->stream)));
+    check(cuda_try(cudaStreamSynchronize(d->stream)));
     return x;
 }
 
@@ -468,7 +470,7 @@ static void decoder_is_forward(const char* descriptor, int V, int T, int prompt)
         check(gpt2_decoder_next(d, next.data()));
         CHECK(next[0] == -1 && next[2] == -1 && next[1] == sample_argmax(logits.back().data(), V));
         tokens.push_back(next[1]);
-        CHECK(gpt2_decoder_length(d, 1) == (tokens.size() <= (size_t)T ? (int)tokens.size() : T));
+        CHECK(d->sequences[1].length == (tokens.size() <= (size_t)T ? (int)tokens.size() : T));
     }
     check(gpt2_decoder_next(d, next.data()));
     CHECK(next[1] == -1); // full
@@ -543,7 +545,7 @@ static void slots_stop(GPT2* model, int T, SamplerSettings settings) {
             std::vector<float> after = logits_of(d, 1);
             text.push_back(next[0]);
             if (!stops || i < 4) { continue; }
-            CHECK(next[0] >= 0 && next[1] == -1 && gpt2_decoder_length(d, 1) == 24);
+            CHECK(next[0] >= 0 && next[1] == -1 && d->sequences[1].length == 24);
             CHECK(same_bits(before.data(), after.data(), before.size()));
         }
         if (stops == 0) { first = text; }
@@ -564,8 +566,8 @@ static void slots_stop(GPT2* model, int T, SamplerSettings settings) {
     }
     CHECK_NEAR(sqrt(difference / norm), 0.0, logit_tolerance(model->info.config));
     // what is refused changes nothing
-    prompt.slot = 2;
-    CHECK(gpt2_decoder_prefill(d, &prompt, 1) == STATUS_ERROR && gpt2_decoder_length(d, 0) == T);
+    prompt.tokens = &V, prompt.count = 1;
+    CHECK(gpt2_decoder_prefill(d, &prompt, 1) == STATUS_ERROR && d->sequences[0].length == T);
     gpt2_decoder_free(d);
 }
 

@@ -78,6 +78,5 @@ Status gpt2_decoder_next(GPT2Decoder* d, int* tokens) {
 }
 
 void gpt2_decoder_stop(GPT2Decoder* d, int slot) { d->slots[slot].active = 0; }
-int gpt2_decoder_length(const GPT2Decoder* d, int slot) { return d->slots[slot].length; }
 
 #endif

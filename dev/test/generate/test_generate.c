@@ -459,7 +459,6 @@ static void what_can_only_be_a_mistake_is_refused(void) {
     CHECK_FATAL("--json|--interactive", check_options(PARSE("--interactive", "--json")));
     CHECK_FATAL("--num-samples|--interactive", check_options(PARSE("--interactive", "--num-samples", "2")));
     CHECK_FATAL("--stride 3|--perplexity", check_options(PARSE("--stride", "3")));
-    CHECK_FATAL("--overwrite|--export", check_options(PARSE("--overwrite")));
     CHECK_FATAL("--stop ''", check_options(PARSE("--stop", "")));
     GPT2Config config = {.max_seq_len = 64};
     Options o = PARSE("--context", "65");
