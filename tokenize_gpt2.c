@@ -118,18 +118,15 @@ static void write_numbers(Encoder* e) {
     e->ids.count = 0;
 }
 
-static void encode_input(Encoder* e, Input* in) {
-    static unsigned char piece[BUFFER_BYTES];
+static void encode_input(Encoder* e, const Input* in) {
     TextBuffer text = {NULL, 0, 0};
     size_t length;
     const unsigned char* name = tokenizer_decode(&e->tokenizer, e->tokenizer.eot_token, &length);
-    for (size_t n; (n = input_read(in, piece, BUFFER_BYTES)) > 0;) { text_append(&text, piece, n); }
-    size_t mark = utf8_mark(text.bytes, text.count);
-    if (mark > 0) { note_mark_dropped(in->name); }
-    const char* begin = (const char*)text.bytes + mark;
-    e->met = e->met || memmem(begin, text.count - mark, name, length) != NULL;
-    check((e->options->allow_special ? tokenizer_encode_prompt : tokenizer_encode)(&e->tokenizer, begin,
-                                                                                   text.count - mark, &e->ids));
+    text_read(&text, in->file, in->name);
+    const char* bytes = (const char*)text.bytes;
+    e->met = e->met || memmem(bytes, text.count, name, length) != NULL;
+    check((e->options->allow_special ? tokenizer_encode_prompt : tokenizer_encode)(&e->tokenizer, bytes, text.count,
+                                                                                   &e->ids));
     text_free(&text);
     if (!e->is_token_file) { write_numbers(e); }
 }

@@ -498,10 +498,9 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     return STATUS_OK;
 }
 
-// All threads copy, to pages that have been touched before.
 static void snapshot_copy(GPT2* model, void* to, const void* from, size_t bytes) {
     (void)model;
-    parallel_copy(to, from, bytes);
+    memcpy(to, from, bytes);
 }
 
 // ----------------------------------------------------------------------------

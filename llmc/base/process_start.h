@@ -62,7 +62,7 @@ static inline void start_bound_threads_(void) {
 // OpenMP's threads spin at the end of a loop for some microseconds only, about as long as it takes to wake one that sleeps: by
 // default it is milliseconds, which other programs on the same cores could use, and the thread that is waited for. The library
 // reads this from the environment when it is loaded, so the program starts itself again. What the user has set stays.
-static inline void start_wait_briefly_(char** argv) {
+NOINLINE void start_wait_briefly_(char** argv) {
 #ifdef _OPENMP
     char path[4096];
     if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) { return; }

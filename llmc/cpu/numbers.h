@@ -1,6 +1,6 @@
 /*
 What the CPU trainer does with all elements of its parameters: AdamW, the sums of squares for the norm of the gradients, the
-check that each is finite, a digest, copies.
+check that each is finite, a digest.
 */
 #ifndef LLMC_CPU_NUMBERS_H
 #define LLMC_CPU_NUMBERS_H
@@ -76,15 +76,6 @@ static inline uint64_t float_digest(const float* x, size_t n) {
         sum += digest_mix(i, word.bits);
     }
     return sum;
-}
-
-// memcpy by all threads
-static inline void parallel_copy(void* to, const void* from, size_t bytes) {
-    enum { COPY_BLOCK = 1 << 20 };
-#pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < bytes; i += COPY_BLOCK) {
-        memcpy((char*)to + i, (const char*)from + i, bytes - i < COPY_BLOCK ? bytes - i : COPY_BLOCK);
-    }
 }
 
 #endif

@@ -69,28 +69,14 @@ NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
 // 1 for <|endoftext|>, which is not made of text. The newline of a vocabulary of bytes is.
 static inline int export_is_special_(const Tokenizer* t, int id) { return token_list_has(&t->special, id); }
 
-// The merges of a tokenizer, which the caller frees: first (vocab_size), the bytes of the first part of each token that is a
-// merge, 0 for the others. An error: it is no byte pair encoding.
+// The merges of a tokenizer, which the caller frees: first (vocab_size), as tokenizer_merges has it. An error: it is no byte
+// pair encoding.
 static inline Status hugging_face_merges(int** first, const Tokenizer* t) {
     Bpe bpe;
-    Status status = STATUS_OK;
     *first = NULL;
     TRY(bpe_prepare(&bpe, t->bytes, t->offsets, NULL, t->vocab_size, &t->special));
     int* merges = (int*)calloc_check((size_t)t->vocab_size, sizeof(int));
-    for (int id = 0; id < t->vocab_size && status == STATUS_OK; id++) {
-        size_t n;
-        int end[HUGGING_FACE_TOKEN];
-        const unsigned char* s = tokenizer_decode(t, id, &n);
-        if (export_is_special_(t, id) || n == 0) { continue; } // n == 0: an id of a padded vocabulary
-        int is_own = n <= HUGGING_FACE_TOKEN && bpe_find(&bpe, s, n) == id;
-        if (is_own && n == 1) { continue; }
-        if (is_own && bpe_parts(&bpe, id, end) == 2) {
-            merges[id] = end[0];
-            continue;
-        }
-        status =
-            status_fail("token %d of the tokenizer is no merge of two tokens before it, or has another's bytes", id);
-    }
+    Status status = tokenizer_merges(merges, t, &bpe);
     bpe_free(&bpe);
     if (status == STATUS_OK) { *first = merges; }
     if (status != STATUS_OK) { free(merges); }

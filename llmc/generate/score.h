@@ -71,15 +71,6 @@ static inline double score_sum_(const GenerateModel* m, const ScoreWindows* w, i
     return sum;
 }
 
-// The file's bytes
-static inline void generate_read_file_(TextBuffer* text, const char* path) {
-    char piece[1 << 13];
-    FILE* file = fopen_check(path, "rb");
-    for (size_t n; (n = fread(piece, 1, sizeof(piece), file)) > 0;) { text_append(text, piece, n); }
-    if (ferror(file)) { fatal("cannot read %s: %s", path, strerror(errno)); }
-    fclose(file);
-}
-
 // The tokens of a file: of a .bin as they are, of any other through the tokenizer. The caller frees list->ids.
 static inline void score_read_(GenerateModel* m, TokenList* list, const char* path) {
     memset(list, 0, sizeof(*list));
@@ -87,10 +78,10 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
         check(token_file_load(&list->ids, &list->count, path, m->config.vocab_size));
     } else {
         TextBuffer text = {NULL, 0, 0};
-        generate_read_file_(&text, path);
-        size_t mark = utf8_mark(text.bytes, text.count);
-        if (mark > 0) { note_mark_dropped(path); }
-        check(tokenizer_encode_prompt(&m->tokenizer, (const char*)text.bytes + mark, text.count - mark, list));
+        FILE* file = fopen_check(path, "rb");
+        text_read(&text, file, path);
+        fclose(file);
+        check(tokenizer_encode_prompt(&m->tokenizer, (const char*)text.bytes, text.count, list));
         text_free(&text);
     }
     if (list->count < 2) {

@@ -36,6 +36,17 @@ static inline void text_write(TextBuffer* b, FILE* out) {
     b->count = 0;
 }
 
+// Appends the rest of a file, but for a byte order mark at its beginning, which is noted.
+NOINLINE void text_read(TextBuffer* b, FILE* file, const char* name) {
+    char piece[1 << 13];
+    for (size_t n, mark; (n = fread(piece, 1, sizeof(piece), file)) > 0;) {
+        mark = b->count == 0 ? utf8_mark(piece, n) : 0;
+        if (mark > 0) { note_mark_dropped(name); }
+        text_append(b, piece + mark, n - mark);
+    }
+    if (ferror(file)) { fatal("cannot read %s: %s", name, strerror(errno)); }
+}
+
 static inline void text_free(TextBuffer* b) {
     free(b->bytes);
     memset(b, 0, sizeof(*b));

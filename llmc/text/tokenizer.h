@@ -188,17 +188,21 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* t, int id, 
 }
 
 // Fails if byte pair encoding by bytes and ranks would make a token of other halves than its merge does: the merges of a
-// tokenizer that was trained never do, nor ids that are their order.
-static inline Status tokenizer_check_merges_(Tokenizer* t) {
+// tokenizer that was trained never do, nor ids that are their order. With `first` (vocab_size) every token must be of merges,
+// and gets the bytes of its first half there, 0 if it has one byte or none.
+static inline Status tokenizer_merges(int* first, const Tokenizer* t, Bpe* bpe) {
     int end[VOCAB_TOKEN_BYTES];
     for (int id = 0; id < t->vocab_size; id++) {
         size_t n;
         const unsigned char* s = tokenizer_decode(t, id, &n);
-        if (n < 2 || bpe_find(&t->bpe, s, n) != id) { continue; }
-        if (bpe_parts(&t->bpe, id, end) == 2 && (t->firsts == NULL || end[0] == t->firsts[id])) { continue; }
-        return status_fail("%s: token %d is no merge of two tokens before it%s", t->folder, id,
-                           t->firsts == NULL ? ": there is no merges.txt, and the ids are not the order of merges"
-                                             : "");
+        if (n == 0 || token_list_has(&t->special, id)) { continue; }
+        int is_own = bpe_find(bpe, s, n) == id;
+        if (is_own ? n == 1 : first == NULL) { continue; }
+        if (!is_own || bpe_parts(bpe, id, end) != 2 || (t->firsts != NULL && end[0] != t->firsts[id])) {
+            return status_fail("token %d of %s is no merge of two tokens before it, or has another's bytes", id,
+                               t->folder != NULL ? t->folder : "the tokenizer");
+        }
+        if (first != NULL) { first[id] = end[0]; }
     }
     return STATUS_OK;
 }
@@ -211,7 +215,7 @@ static inline Status tokenizer_prepare_encode(Tokenizer* t) {
         return status_fail("text needs a tokenizer: --tokenizer FILE, which python3 dev/data/tokenizer.py writes");
     }
     TRY(bpe_prepare(&t->bpe, t->bytes, t->offsets, t->ranks, t->vocab_size, &t->special));
-    Status status = t->folder != NULL ? tokenizer_check_merges_(t) : STATUS_OK;
+    Status status = t->folder != NULL ? tokenizer_merges(NULL, t, &t->bpe) : STATUS_OK;
     if (status != STATUS_OK) { bpe_free(&t->bpe); }
     return status;
 }

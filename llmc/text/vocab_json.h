@@ -5,7 +5,7 @@ the printable ones of ASCII and Latin-1 encode themselves, U+0100, U+0101, ... t
 as <|endoftext|>, are special: their names are text as it is, and no text is made of them.
 
 Whatever else these files can ask for, and would give other tokens, is refused by its name: also a space before each text, and
-added tokens beside vocab.json. Where vocab.json stands alone, the ids are the order of merges.
+added tokens beside vocab.json.
 */
 #ifndef LLMC_TEXT_VOCAB_JSON_H
 #define LLMC_TEXT_VOCAB_JSON_H
@@ -28,8 +28,8 @@ typedef struct {
     int num_tokens;
     int eot_token;     // eos_token of tokenizer_config.json, or <|endoftext|>, or </s>
     TokenList special; // added tokens
-    int* ranks;  // (num_tokens) the place of the merge that makes a token, -1: none does; NULL: merges are not listed
-    int* firsts; // (num_tokens) the bytes of such a merge's first half
+    int* ranks;        // (num_tokens) the place of the merge that makes a token, -1: none does
+    int* firsts;       // (num_tokens) the bytes of such a merge's first half
 } Vocab;
 
 static inline void vocab_free(Vocab* v) {
@@ -349,7 +349,6 @@ static inline Status vocab_read_pair_(Vocab* v, const char* folder) {
     json_free(&json);
     TRY(status);
     snprintf(path, sizeof(path), "%s/merges.txt", folder);
-    if (!file_exists(path)) { return STATUS_OK; }
     TRY(fopen_regular(&file, &st, path));
     status = vocab_read_merges_(v, file, path);
     fclose(file);

@@ -428,20 +428,6 @@ static void test_digest(size_t n) {
     free(x);
 }
 
-// From and to any place: lines, parts of lines, and nothing beside them
-static void test_copy(size_t bytes) {
-    char *from = (char*)malloc_check(bytes + 256), *to = (char*)malloc_check(bytes + 256);
-    for (size_t i = 0; i < bytes + 256; i++) { from[i] = (char)(1 + i % 127); }
-    size_t line = (64 - (uintptr_t)to % 64) % 64 + 64;
-    for (size_t shift = 0; shift < 2; shift++) { // at a line, and one byte behind
-        char* begin = to + line + shift;
-        memset(to, 0, bytes + 256);
-        parallel_copy(begin, from + 5, bytes);
-        CHECK(begin[-1] == 0 && begin[bytes] == 0 && memcmp(begin, from + 5, bytes) == 0);
-    }
-    free(from), free(to);
-}
-
 static void test_square_blocks(size_t blocks) {
     float* x = numbers(blocks * LAYOUT_BLOCK, 1, 1);
     double* sums[2];
@@ -488,9 +474,6 @@ int main(void) {
         use_threads(threads);
         test_all_finite(1);
         test_all_finite(200001);
-        for (size_t bytes = 0; bytes < 130; bytes++) { test_copy(bytes); }
-        test_copy(4096);
-        test_copy(100001);
     }
     test_digest(1);
     test_digest(100001);
