@@ -1,7 +1,7 @@
 /*
-A strict JSON reader (RFC 8259): UTF-8 is checked, keys of an object are unique, nothing follows the value, and arrays and
-objects nest up to JSON_DEPTH deep. Numbers stay text until they are read. Memory is at most seven times the text. Also writes
-strings as JSON.
+A strict JSON reader (RFC 8259): UTF-8 is checked, nothing follows the value, and arrays and objects nest up to JSON_DEPTH deep.
+Of equal keys of an object the first counts. Numbers stay text until they are read. Memory is at most seven times the text. Also
+writes strings as JSON.
 
     Json json;
     TRY(json_parse(&json, "config.json", text, bytes));              // the name is for messages
@@ -180,42 +180,17 @@ static inline Status json_parse_word_(JsonParser* p) {
     return json_fail_(p, p->at, p->at < p->bytes ? "a value was expected" : "the text ends where a value was expected");
 }
 
-static inline int json_compare_keys_(const void* a, const void* b, void* text) {
-    const JsonNode *x = (const JsonNode*)a, *y = (const JsonNode*)b;
-    if (x->bytes != y->bytes) { return x->bytes < y->bytes ? -1 : 1; }
-    return memcmp((char*)text + x->begin, (char*)text + y->begin, x->bytes);
-}
-
-// Refuses an object whose keys are not all different.
-static inline Status json_check_keys_(const JsonParser* p, uint32_t object, size_t members) {
-    JsonNode* keys = (JsonNode*)malloc((members + 1) * sizeof(JsonNode));
-    Status status = keys != NULL ? STATUS_OK : status_fail("out of memory: cannot read %s", p->name);
-    uint32_t node = object + 1;
-    for (size_t i = 0; i < members && status == STATUS_OK; i++) {
-        keys[i] = p->nodes[node];
-        node = p->nodes[node + 1].next;
-    }
-    if (status == STATUS_OK) { qsort_r(keys, members, sizeof(JsonNode), json_compare_keys_, p->text); }
-    for (size_t i = 1; i < members && status == STATUS_OK; i++) {
-        if (json_compare_keys_(&keys[i - 1], &keys[i], p->text) != 0) { continue; }
-        status = status_fail("%s: the key \"%.200s\" appears twice in an object", p->name, p->text + keys[i].begin);
-    }
-    free(keys);
-    return status;
-}
-
 static inline Status json_parse_value_(JsonParser* p);
 
 // An array, or an object where `close` is '}'.
 static inline Status json_parse_list_(JsonParser* p, char close) {
     uint32_t list = json_add_(p, close == '}' ? JSON_OBJECT : JSON_ARRAY, p->at, 0);
-    size_t members = 0;
     if (++p->depth > JSON_DEPTH) {
         return json_fail_(p, p->at, "too deep: 64 arrays and objects in one another are the most");
     }
     p->at++;
     json_skip_space_(p);
-    for (int more = p->text[p->at] != close; more; members++) {
+    for (int more = p->text[p->at] != close; more;) {
         if (close == '}') {
             if (p->text[p->at] != '"') { return json_fail_(p, p->at, "a key was expected"); }
             TRY(json_parse_string_(p));
@@ -235,7 +210,7 @@ static inline Status json_parse_list_(JsonParser* p, char close) {
     p->at++;
     p->depth--;
     p->nodes[list].next = p->count & 0x1fffffffu;
-    return close == '}' ? json_check_keys_(p, list, members) : STATUS_OK;
+    return STATUS_OK;
 }
 
 static inline Status json_parse_value_(JsonParser* p) {

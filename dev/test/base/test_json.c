@@ -141,9 +141,6 @@ static void what_is_no_json_is_refused(void) {
         {"\"\xe2\x82\"", "no UTF-8"},               // cut off
         {"\xef\xbb\xbf{}", "a value was expected"}, // a byte order mark
         {"[1] // comment", "more text"},
-        {"{\"a\":1,\"b\":2,\"a\":3}", "the key \"a\" appears twice"},
-        {"{\"a\":1,\"\\u0061\":3}", "the key \"a\" appears twice"},
-        {"[{\"x\":{\"b\":[],\"b\":[]}}]", "the key \"b\" appears twice"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) { CHECK(refuses(bad[i].text, bad[i].words)); }
     CHECK(json_parse(&json, "a.json", "1\0", 2) != STATUS_OK); // a NUL ends nothing
@@ -166,21 +163,10 @@ static void depth_has_a_limit(void) {
     json_free(&json);
 }
 
-// 30,000 keys: a look at each pair of them would take seconds.
-static void many_keys_are_held_apart_quickly(void) {
-    char* text = (char*)malloc_check(30000 * 16 + 32);
-    size_t at = 0;
-    for (int i = 0; i < 30000; i++) {
-        at += (size_t)sprintf(text + at, "%c\"k%d\":0", i == 0 ? '{' : ',', i * 7919 % 30000);
-    }
-    sprintf(text + at, "}");
-    clock_t start = clock(); // of this process: other work on the machine is not in it
-    CHECK(parse(text) == STATUS_OK);
+static void of_equal_keys_the_first_counts(void) {
+    CHECK(parse("{\"a\":1,\"b\":2,\"\\u0061\":3}") == STATUS_OK);
+    CHECK(strncmp(json_string(&json, member("a")), "1", 1) == 0);
     json_free(&json);
-    sprintf(text + at, ",\"k17\":0}");
-    CHECK(refuses(text, "\"k17\" appears twice"));
-    CHECK((double)(clock() - start) / CLOCKS_PER_SEC < 5.0);
-    free(text);
 }
 
 static void files_are_read(void) {
@@ -369,7 +355,7 @@ int main(void) {
     whole_numbers_are_written_with_digits_alone();
     what_is_no_json_is_refused();
     depth_has_a_limit();
-    many_keys_are_held_apart_quickly();
+    of_equal_keys_the_first_counts();
     files_are_read();
     strings_are_written_so_that_they_are_read();
     return unit_end();

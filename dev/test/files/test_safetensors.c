@@ -134,18 +134,7 @@ static void the_header_is_json_in_utf_8(void) {
     CHECK(refused(write_file(deep, 0), "too deep"));
 }
 
-static void names_stand_once(void) {
-    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-                             "\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-                             4),
-                  "\"x\" appears twice"));
-    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-                             "\"\\u0078\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-                             4),
-                  "\"x\" appears twice"));
-    CHECK(refused(write_file("{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"shape\":[4],\"data_offsets\":[0,4]}}", 4),
-                  "appears twice"));
-    CHECK(refused(write_file("{\"__metadata__\":{\"a\":\"b\",\"a\":\"c\"}}", 0), "appears twice"));
+static void names_have_no_nul(void) {
     CHECK(refused(write_file("{\"x\\u0000y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2),
                   "holds a NUL"));
 }
@@ -256,7 +245,7 @@ int main(void) {
     every_dtype_has_its_size();
     the_length_of_the_header_is_checked();
     the_header_is_json_in_utf_8();
-    names_stand_once();
+    names_have_no_nul();
     members_are_what_the_format_says();
     sizes_do_not_wrap_around();
     tensors_fill_the_data_without_holes_or_overlaps();
