@@ -152,23 +152,11 @@ static inline Status hugging_face_write_model(const char* path, const float* par
 // ----------------------------------------------------------------------------
 // The folder's other files
 
-// The tokens that transformers begins and ends a text with; -1: none
-typedef struct {
-    int bos, eos;
-} HuggingFaceEnds;
-
-// <|endoftext|> is both; where tokens are bytes, a text begins with a newline, as in training, and nothing ends it.
-static inline HuggingFaceEnds hugging_face_ends(GPT2Config config, const Tokenizer* tokenizer) {
-    int known = tokenizer != NULL && tokenizer->ready;
-    HuggingFaceEnds ends = {config.vocab_size - 1, config.vocab_size - 1};
-    if (known) { ends.bos = ends.eos = tokenizer->eot_token; }
-    if (config.vocab_size == BYTE_VOCAB_SIZE) { ends.bos = '\n', ends.eos = -1; }
-    return ends;
-}
-
+// <|endoftext|> begins and ends a text; where tokens are bytes, it begins with a newline, as in training, and nothing ends it.
 static inline Status export_write_config_(const char* folder, GPT2Config config, WeightType type,
-                                          HuggingFaceEnds ends) {
+                                          const Tokenizer* tokenizer) {
     AtomicFile file;
+    int is_known = tokenizer != NULL && tokenizer->ready, eot = is_known ? tokenizer->eot_token : config.vocab_size - 1;
     TRY(export_open(&file, folder, "config.json"));
     FILE* f = file.file;
     fprintf(f, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
@@ -183,8 +171,11 @@ static inline Status export_write_config_(const char* folder, GPT2Config config,
     fprintf(f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n");
     fprintf(f, "  \"initializer_range\": 0.02,\n  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n");
     fprintf(f, "  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"use_cache\": true,\n");
-    fprintf(f, "  \"bos_token_id\": %d,\n  \"eos_token_id\": ", ends.bos);
-    ends.eos >= 0 ? fprintf(f, "%d", ends.eos) : fprintf(f, "null");
+    if (config.vocab_size == BYTE_VOCAB_SIZE) {
+        fprintf(f, "  \"bos_token_id\": %d,\n  \"eos_token_id\": null", '\n');
+    } else {
+        fprintf(f, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d", eot, eot);
+    }
     fprintf(f, ",\n  \"torch_dtype\": \"%s\"\n}\n", weight_types[type].torch);
     return atomic_commit(&file);
 }
@@ -207,13 +198,12 @@ static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* 
 static inline Status export_hugging_face(const char* folder, const float* params, GPT2Config config, WeightType type,
                                          const Tokenizer* tokenizer) {
     char path[1024];
-    HuggingFaceEnds ends = hugging_face_ends(config, tokenizer);
     TRY(export_file_path(path, folder, "model.safetensors"));
     TRY(hugging_face_write_model(path, params, config, type));
     if (tokenizer != NULL && tokenizer->ready) {
         TRY(export_try_tokenizer_(folder, tokenizer, gpt2_trained_length(config)));
     }
-    return export_write_config_(folder, config, type, ends);
+    return export_write_config_(folder, config, type, tokenizer);
 }
 
 // ----------------------------------------------------------------------------

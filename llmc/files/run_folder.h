@@ -329,16 +329,7 @@ static inline int folder_is_named_(int fd, const char* file) {
            opened.st_ino == named.st_ino;
 }
 
-// 1 if a file is empty or begins as run_folder_lock writes it, in one line: what a run writes, also where the disk was full.
-static inline int folder_is_lock_(int fd) {
-    char content[256] = {0};
-    long pid = 0;
-    ssize_t n = pread(fd, content, sizeof(content) - 1, 0);
-    const char* end = content + strcspn(content, "\n");
-    return n == 0 || (n > 0 && sscanf(content, "%ld", &pid) == 1 && pid > 0 && end + 1 >= content + n);
-}
-
-// Opens and locks <path>/lock. 1: locked; 0: the file system has no locks; -1: an error, errno is why.
+// Opens and locks <path>/main.lock. 1: locked; 0: the file system has no locks; -1: an error, errno is why.
 static inline int folder_try_lock_(int* fd, const char* file) {
     for (int attempt = 0; attempt < 100; attempt++) {
         *fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -357,7 +348,7 @@ static inline int folder_try_lock_(int* fd, const char* file) {
 
 // Locks a folder for this run, and names it; one that does not exist is only named. An error names who holds the lock.
 static inline Status run_folder_lock(RunFolder* folder, const char* path) {
-    char file[1024 + 8], text[256] = "", process[20] = "?", host[200] = "?";
+    char file[1024 + 16], text[256] = "", process[20] = "?", host[200] = "?";
     struct stat st;
     status_clear();
     memset(folder, 0, sizeof(*folder));
@@ -365,7 +356,7 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     if (strlen(path) > 960) { return status_fail("-o: the path is longer than 960 bytes: %s", path); }
     strcpy(folder->path, path);
     if (stat(path, &st) != 0 && errno == ENOENT) { return STATUS_OK; }
-    snprintf(file, sizeof(file), "%s/lock", path);
+    snprintf(file, sizeof(file), "%s/main.lock", path);
     int fd, locked = folder_try_lock_(&fd, file), error = errno;
     if (locked < 0 && fd >= 0 && pread(fd, text, sizeof(text) - 1, 0) > 0) {
         if (sscanf(text, "%19s %199s", process, host) < 2) { strcpy(process, "?"); }
@@ -381,10 +372,6 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
         printf("note: the file system of %s has no locks: nothing keeps a second run out\n", path);
         return STATUS_OK;
     }
-    if (!folder_is_lock_(fd)) {
-        close(fd);
-        return status_fail("-o %s: its file `lock` is no run's; move that away, or name another folder", path);
-    }
     gethostname(host, sizeof(host) - 1);
     int length = snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), host);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) { /* a full disk: it is locked still */
@@ -398,8 +385,8 @@ static inline void run_folder_unlock(RunFolder* folder) {
     free(folder->damaged);
     folder->damaged = NULL, folder->num_damaged = 0;
     if (folder->lock < 0) { return; }
-    char file[1024 + 8];
-    snprintf(file, sizeof(file), "%s/lock", folder->path);
+    char file[1024 + 16];
+    snprintf(file, sizeof(file), "%s/main.lock", folder->path);
     if (folder_is_named_(folder->lock, file)) { remove(file); }
     close(folder->lock);
     folder->lock = -1;

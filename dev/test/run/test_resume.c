@@ -96,7 +96,7 @@ static void rank_0_alone_sees_the_folder(void) {
         run(size, resumes, NULL);
         CHECK(all_ended_well(size));
     }
-    CHECK(!file_exists(NOT_THERE) && !file_exists(unit_path("run/lock")));
+    CHECK(!file_exists(NOT_THERE) && !file_exists(unit_path("run/main.lock")));
 }
 
 static char* of_machine; // what `begins` and `resumes` find otherwise, and how
@@ -391,7 +391,7 @@ int main(void) {
     check(run_folder_scan(&scan, run_path()));
     check(run_folder_clear(&scan));
     run_folder_scan_free(&scan);
-    remove(unit_path("run/lock"));
+    remove(unit_path("run/main.lock"));
     rmdir(run_path());
     return unit_end();
 }

@@ -67,7 +67,7 @@ def await_nobody(folder, seconds):
     while left := processes_with(folder):
         claim(time.monotonic() < end, f"{len(left)} processes are left: {' '.join(map(str, left))}")
         time.sleep(0.01)
-    path = os.path.join(folder, "lock")
+    path = os.path.join(folder, "main.lock")
     if not os.path.exists(path):
         return
     end = time.monotonic() + 10

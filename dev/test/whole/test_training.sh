@@ -396,7 +396,7 @@ check "a second run is refused" fails_with "process $first " "${again[@]}" -o "$
 kill -9 $first
 { wait $first; } 2>/dev/null
 check "a killed run's lock is nobody's" run locked "${again[@]}"
-check "the lock's file has gone" test ! -e "$dir/locked/lock"
+check "the lock's file has gone" test ! -e "$dir/locked/main.lock"
 
 # checkpoints that cannot be written: the run continues, and its end says so
 (ulimit -f 100; exec "$trainer" "${common[@]}" -e $model -s 0 -n 20 -o "$dir/limited") >/dev/null 2>"$dir/stderr"
