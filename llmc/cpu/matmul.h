@@ -70,24 +70,16 @@ ALWAYS_INLINE void matmul_pack(float* packed, size_t panel, const size_t width, 
     }
 }
 
-// One tile of c, `height` x `width`, from a panel of a and a panel of b. base and bias point to the tile's part of
-// them.
+// One tile of c, `height` x `width`, from a panel of a and a panel of b. `width` is a multiple of LANES. base and bias point to
+// the tile's part of them.
 static inline void matmul_tile(float* c, const float* base, size_t ldc, const float* bias, const float* panel_a,
                                const float* panel_b, size_t depth, int height, size_t width) {
     if (width == 3 * LANES) {
         register_tile(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 3);
     } else if (width == 2 * LANES) {
         register_tile(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 2);
-    } else if (width == LANES) {
+    } else {
         register_tile(c, base, ldc, bias, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, height, 1);
-    } else { // no whole number of vectors: compute a whole tile, then copy the part
-        float tile[TILE_ROWS * TILE_COLS] ALIGNED;
-        register_tile(tile, NULL, TILE_COLS, NULL, panel_a, 1, TILE_ROWS, panel_b, TILE_COLS, depth, TILE_ROWS, 3);
-        for (size_t r = 0; r < (size_t)height; r++) {
-            for (size_t j = 0; j < width; j++) {
-                c[r * ldc + j] = tile[r * TILE_COLS + j] + (base ? base[r * ldc + j] : 0.0f) + (bias ? bias[j] : 0.0f);
-            }
-        }
     }
 }
 
@@ -114,7 +106,7 @@ static inline void matmul_block(float* c, const float* base, const float* bias, 
     }
 }
 
-// c (M,N) = base (M,N) + bias (N) + a (M,K) b (K,N). base and bias may be NULL; base may be c.
+// c (M,N) = base (M,N) + bias (N) + a (M,K) b (K,N). base and bias may be NULL; base may be c. N is a multiple of LANES.
 static inline void matmul(float* c, const float* base, const float* bias, MatmulOperand a, MatmulOperand b, size_t M,
                           size_t N, size_t K) {
     // Blocks as large as the caches allow, but at least two per thread where the GEMM is large enough.

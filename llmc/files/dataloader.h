@@ -60,7 +60,7 @@ typedef struct {
     glob_t paths;
     TokenShard* shards;   // (num_shards) in alphabetical order
     size_t num_tokens;    // of all shards
-    size_t num_batches;   // of an epoch
+    size_t num_batches;   // of an epoch: what is less than a batch at the end of a shard is dropped
     size_t num_unchecked; // shards without checksums
     // position and order; what a state file holds
     size_t num_shards;
@@ -386,12 +386,6 @@ static inline void dataloader_share(DataLoader* d, int rank, int size, int micro
     d->micro_steps = (size_t)(micro_batches / size);
     d->micro_step = 0;
 }
-
-// The tokens of all shards together
-static inline size_t dataloader_tokens(const DataLoader* d) { return d->num_tokens; }
-
-// The number of batches of an epoch: a remainder of less than a batch at the end of a shard is dropped.
-static inline size_t dataloader_batches(const DataLoader* d) { return d->num_batches; }
 
 // At the end of a shard, starts the next one, or the next epoch.
 static inline Status dataloader_pass_end_(DataLoader* d) {

@@ -66,9 +66,6 @@ NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
 // ----------------------------------------------------------------------------
 // Merges
 
-// 1 for <|endoftext|>, which is not made of text. The newline of a vocabulary of bytes is.
-static inline int export_is_special_(const Tokenizer* t, int id) { return token_list_has(&t->special, id); }
-
 // The merges of a tokenizer, which the caller frees: first (vocab_size), as tokenizer_merges has it. An error: it is no byte
 // pair encoding.
 static inline Status hugging_face_merges(int** first, const Tokenizer* t) {
@@ -102,7 +99,7 @@ static inline Status export_write_vocab_(const char* folder, const Tokenizer* t)
         const unsigned char* s = tokenizer_decode(t, id, &n);
         if (n == 0) { continue; }
         fputs(id > 0 ? ", " : "{", file.file);
-        if (export_is_special_(t, id)) { // written as in tokenizer_config.json
+        if (token_list_has(&t->special, id)) { // written as in tokenizer_config.json
             json_write_text(file.file, (const char*)s, n);
         } else {
             json_write_text(file.file, text, export_text_(text, s, n));
@@ -147,7 +144,7 @@ static inline Status hugging_face_write_tokenizer(const char* folder, const Toke
     fprintf(file.file, "  \"model_max_length\": %d", trained_len);
     for (int i = 0; i < 3; i++) { // one token, or none
         fprintf(file.file, ",\n  \"%s\": ", special[i]);
-        if (export_is_special_(t, t->eot_token)) {
+        if (token_list_has(&t->special, t->eot_token)) {
             json_write_text(file.file, (const char*)s, n);
         } else {
             fputs("null", file.file);

@@ -21,7 +21,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
     X(prompt_file, NULL, "--prompt-file", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                      \
       "a file of prompts, one a line. Without prompts they are read from stdin, where that is no terminal")            \
     X(interactive, NULL, "--interactive", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                       \
-      "read lines and continue each; the model sees the whole text, stop texts too; Ctrl-C ends a text, Ctrl-D all") \
+      "read lines and continue each; the model sees the whole text, stop texts too; Ctrl-C ends an answer, Ctrl-D all") \
     G(tokens, "Samples")                                                                                               \
     X(tokens, "-n", "--tokens", whole, 128, 1, 1 << 30, NULL, FOR_BOTH, FREE,                                          \
       "new tokens of a sample, at most")                                                                               \

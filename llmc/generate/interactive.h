@@ -1,12 +1,11 @@
 /*
 --interactive: lines from stdin, each of which the model continues. All is one text: a line with its newline, then the model's
 answer, including a stop text, then the next line. When the context is full, it continues from its last half, with a note; an
-answer does so with --overflow slide, and ends there with stop. Ctrl-C stops an answer, Ctrl-D ends.
+answer does so with --overflow slide, and ends there with stop. Ctrl-C stops an answer; before a line it ends the program, as
+Ctrl-D does.
 */
 #ifndef LLMC_GENERATE_INTERACTIVE_H
 #define LLMC_GENERATE_INTERACTIVE_H
-
-#include <poll.h>
 
 #include "samples.h"
 
@@ -60,16 +59,6 @@ static inline void interactive_answer(Generation* g) {
     text_stream_free(&s->stream);
 }
 
-// Waits for a line, or the end; returns 0 if Ctrl-C comes first. The signal may be another thread's, and interrupt nothing
-// here: it is looked for ten times a second.
-static inline int interactive_wait_(FILE* in) {
-    struct pollfd line = {fileno(in), POLLIN, 0};
-    while (!generate_interrupted) {
-        if (poll(&line, 1, 100) > 0) { return 1; }
-    }
-    return 0;
-}
-
 // Reads lines and answers them, up to the end of `in`, or up to where nothing can be printed any more. All is the one sample of
 // g, whose prompt is empty.
 static inline void interactive_run(Generation* g, FILE* in) {
@@ -77,17 +66,13 @@ static inline void interactive_run(Generation* g, FILE* in) {
     size_t room = 0;
     int shown = g->terminal && isatty(fileno(in));
     g->begun = 1;
-    setvbuf(in, NULL, _IONBF, 0); // a line that was read ahead could not be waited for
     for (;;) {
-        generate_interrupted = 0; // before the prompt is seen, so that it may be answered with Ctrl-C
+        generate_interrupted = 1; // before a line, another one ends the program
         if (shown) { fputs("> ", g->out), fflush(g->out); }
-        if (!interactive_wait_(in)) { // Ctrl-C before a line
-            fputs("\n", g->out);
-            continue;
-        }
         ssize_t n = getline(&line, &room, in);
         if (n < 0 && ferror(in)) { fatal("cannot read stdin: %s", strerror(errno)); }
         if (n < 0) { break; }
+        generate_interrupted = 0;
         TokenList given = {NULL, 0, 0};
         check(tokenizer_encode_prompt(g->tokenizer, line, (size_t)n, &given));
         interactive_give(g, &given);

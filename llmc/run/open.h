@@ -111,7 +111,7 @@ static inline void trainer_check_steps_(const Trainer* t) {
     if (t->num_steps == 0 && o->max_steps == -1) {
         fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no step; lower -d, or name the steps "
               "with -x",
-              o->total_batch, dataloader_tokens(&t->train), o->train_data);
+              o->total_batch, t->train.num_tokens, o->train_data);
     }
     if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
         printf("note: -u %d is above the run's %d steps: the learning rate ends at %.3g, on its way to -l %g\n",
@@ -222,8 +222,8 @@ static inline void trainer_print(const Trainer* t, const char* source, const GPT
     print_table_row("memory", "%.0f MiB", (double)info->memory_bytes / (1 << 20));
     run_plan_print_peaks(&t->plan);
     print_table_row("snapshot", "%s", t->writer.settings.in_background ? "host" : "none");
-    print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
-    print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
+    print_table_row("training tokens", "%zu", t->train.num_tokens);
+    print_table_row("validation tokens", "%zu", t->val.num_tokens);
     print_table_row("steps", "%d", t->num_steps);
     print_table_row("validation batches", "%d", t->val_batches);
     print_table_row("micro-steps of a step", "%d%s", t->accumulation, comm_size(t->comm) > 1 ? " in each process" : "");
@@ -325,8 +325,8 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     }
     if (o->sample_every > 0 && rank == 0) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;
-    t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(dataloader_tokens(&t->train) / (size_t)o->total_batch);
-    size_t val_batches = dataloader_batches(&t->val);
+    t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(t->train.num_tokens / (size_t)o->total_batch);
+    size_t val_batches = t->val.num_batches;
     t->val_batches = o->val_steps >= 0 && (size_t)o->val_steps < val_batches ? o->val_steps : (int)val_batches;
     if (t->first_step > t->num_steps) {
         fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
@@ -347,8 +347,8 @@ static inline int trainer_print_plan_(const Trainer* t) {
     print_table_row("recompute -r", "%d", o->recompute);
     print_table_line();
     run_plan_print_memories(p);
-    print_table_row("training tokens", "%zu", dataloader_tokens(&t->train));
-    print_table_row("validation tokens", "%zu", dataloader_tokens(&t->val));
+    print_table_row("training tokens", "%zu", t->train.num_tokens);
+    print_table_row("validation tokens", "%zu", t->val.num_tokens);
     print_table_row("tokens of a step", "%d: B %d x T %d x %d micro-steps%s", o->total_batch, o->batch, o->time,
                     t->accumulation, processes);
     print_table_row("steps", "%d to %d: %.0f tokens", t->first_step, t->num_steps,

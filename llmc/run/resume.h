@@ -263,8 +263,8 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     run_identity_sum_order(id, o->sum_order, comm_size(s->comm));
     run_start_describe_model_(s, o, config);
     run_start_describe_numerics_(id, numerics);
-    check(run_identity_files(id, IDENTITY_DATA, "training-data", &train->paths, dataloader_tokens(train)));
-    check(run_identity_files(id, IDENTITY_FREE, "validation-data", &val->paths, dataloader_tokens(val)));
+    check(run_identity_files(id, IDENTITY_DATA, "training-data", &train->paths, train->num_tokens));
+    check(run_identity_files(id, IDENTITY_FREE, "validation-data", &val->paths, val->num_tokens));
     run_identity_complete(id);
     if (s->before.run != 0) { id->run = s->before.run; }
 }

@@ -452,9 +452,9 @@ int main(void) {
     test_exp();
     test_transpose();
     test_matmul(1, 32, 96);
-    test_matmul(37, 83, 101);
-    test_matmul(130, 400, 70); // 400: more than one step over K forward
-    test_matmul(401, 33, 49);  // and in the gradient of the weight
+    test_matmul(37, 80, 112);
+    test_matmul(130, 400, 80); // 400: more than one step over K forward
+    test_matmul(401, 48, 64);  // and in the gradient of the weight
     const size_t head_sizes[] = {32, 64, 96, 128}, lengths[] = {1, 5, 64, 131};
     for (int i = 0; i < 4; i++) {
         for (int j = 0; j < 4; j++) { test_attention(2, lengths[j], 2, head_sizes[i], 2, TOLERANCE); }

@@ -68,7 +68,7 @@ static void unshuffled_batches_follow_the_files(void) {
     static const int epoch[NUM_SAMPLES] = {0, 1, 2, 3, 4, 100, 101, 102, 200, 201, 202, 203, 204, 205, 206};
     DataLoader d;
     open_shards(&d, 1, 0);
-    CHECK(dataloader_tokens(&d) == 21 + 14 + 29 && dataloader_batches(&d) == NUM_SAMPLES);
+    CHECK(d.num_tokens == 21 + 14 + 29 && d.num_batches == NUM_SAMPLES);
     for (int i = 0; i < 3; i++) { CHECK(next_samples_are(&d, epoch, NUM_SAMPLES)); } // and around again
     CHECK(next_samples_are(&d, epoch, 7));
     check(dataloader_reset(&d)); // in the middle of a shard
@@ -798,7 +798,7 @@ static void other_data_begin_an_epoch(void) {
                 check(dataloader_set_state(&d[n], &state[n], "state"));
                 dataloader_state_free(&state[n]);
             }
-            for (size_t n = 0; n < dataloader_batches(&d[0]); n++, samples++) {
+            for (size_t n = 0; n < d[0].num_batches; n++, samples++) {
                 int sample = next_sample(&d[0]);
                 ok = ok && !seen[sample]++ && next_sample(&d[1]) == sample;
             }

@@ -155,9 +155,9 @@ unwritable() { # ends, though there is no end of lines
 unreadable() { ! "$generate" -q -e "$model" --interactive <"$dir" 2>"$dir/stderr" && grep -q "^error: cannot read stdin: Is a directory" "$dir/stderr"; }
 check "a stdin that cannot be read is said" unreadable
 
-# on a terminal: Ctrl-C stops an answer, and before a line only that; the next line is answered; Ctrl-D ends with exit code 0
-on_a_terminal() {
-    "$python" - "$generate" "$model" <<'END'
+# on a terminal: Ctrl-C stops an answer, and the next line is answered; Ctrl-D ends with exit code 0, as Ctrl-C with its own
+on_a_terminal() { # LAST_BYTE STATUS
+    "$python" - "$generate" "$model" "$@" <<'END'
 import os, pty, select, signal, sys, time
 
 pid, terminal = pty.fork()
@@ -172,8 +172,8 @@ def read_until(done, seconds=20):
         assert time.monotonic() < end, seen[-200:]
         if select.select([terminal], [], [], 0.1)[0]:
             seen += os.read(terminal, 4096)
-def read_prompt(prompt=b"> "):
-    read_until(lambda s: s.endswith(prompt) and not select.select([terminal], [], [], 0.5)[0])  # not the model's "> "
+def read_prompt():
+    read_until(lambda s: s.endswith(b"> ") and not select.select([terminal], [], [], 0.5)[0])  # not the model's "> "
 def answer(line):
     global seen
     read_prompt()
@@ -182,18 +182,15 @@ def answer(line):
     read_until(lambda s: len(s) > len(line) + 300)  # far beyond the context of 64
     os.write(terminal, b"\x03")
 answer(b"int main\n")
-read_prompt()
-seen = b""
-os.write(terminal, b"\x03")
-read_prompt(b"\n> ")
 answer(b"void\n")
 read_prompt()
 assert all(byte >= 32 or byte in b"\t\n\v\f\r" for byte in seen.replace(b"^C", b"")), seen
-os.write(terminal, b"\x04")
-assert os.waitpid(pid, 0)[1] == 0
+os.write(terminal, bytes([int(sys.argv[3])]))
+assert os.waitpid(pid, 0)[1] == int(sys.argv[4])
 END
 }
-check "a terminal has Ctrl-C and Ctrl-D" on_a_terminal
+check "a terminal has Ctrl-C, and Ctrl-D ends" on_a_terminal 4 0
+check "so does Ctrl-C before a line" on_a_terminal 3 2
 
 # ---- Scores
 head -c 700 CONTRIBUTING.md >"$dir/text.md"
