@@ -180,29 +180,16 @@ static inline Status export_write_config_(const char* folder, GPT2Config config,
     return atomic_commit(&file);
 }
 
-// The tokenizer's files, where it can have them; where it cannot, a warning says why, and the model goes without.
-static inline Status export_try_tokenizer_(const char* folder, const Tokenizer* tokenizer, int trained_len) {
-    int* merges;
-    if (tokenizer->folder != NULL) { return hugging_face_copy_tokenizer(folder, tokenizer->folder); }
-    if (hugging_face_merges(&merges, tokenizer) != STATUS_OK) {
-        print_warning("no tokenizer is exported: %s", status_message());
-        status_clear();
-        return STATUS_OK;
-    }
-    Status status = hugging_face_write_tokenizer(folder, tokenizer, merges, trained_len);
-    free(merges);
-    return status;
-}
-
 // Writes all files into a folder that exists. tokenizer NULL, or not ready: without its files.
 static inline Status export_hugging_face(const char* folder, const float* params, GPT2Config config, WeightType type,
                                          const Tokenizer* tokenizer) {
     char path[1024];
+    if (tokenizer != NULL && tokenizer->ready) {
+        TRY(tokenizer->folder != NULL ? hugging_face_copy_tokenizer(folder, tokenizer->folder)
+                                      : hugging_face_write_tokenizer(folder, tokenizer, gpt2_trained_length(config)));
+    }
     TRY(export_file_path(path, folder, "model.safetensors"));
     TRY(hugging_face_write_model(path, params, config, type));
-    if (tokenizer != NULL && tokenizer->ready) {
-        TRY(export_try_tokenizer_(folder, tokenizer, gpt2_trained_length(config)));
-    }
     return export_write_config_(folder, config, type, tokenizer);
 }
 

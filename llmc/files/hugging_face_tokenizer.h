@@ -64,23 +64,6 @@ NOINLINE Status hugging_face_copy_tokenizer(const char* to, const char* from) {
 }
 
 // ----------------------------------------------------------------------------
-// Merges
-
-// The merges of a tokenizer, which the caller frees: first (vocab_size), as tokenizer_merges has it. An error: it is no byte
-// pair encoding.
-static inline Status hugging_face_merges(int** first, const Tokenizer* t) {
-    Bpe bpe;
-    *first = NULL;
-    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, NULL, t->vocab_size, &t->special));
-    int* merges = (int*)calloc_check((size_t)t->vocab_size, sizeof(int));
-    Status status = tokenizer_merges(merges, t, &bpe);
-    bpe_free(&bpe);
-    if (status == STATUS_OK) { *first = merges; }
-    if (status != STATUS_OK) { free(merges); }
-    return status;
-}
-
-// ----------------------------------------------------------------------------
 // Writing
 
 // Bytes in the alphabet, as UTF-8: up to 2 for each. Returns their number.
@@ -110,13 +93,19 @@ static inline Status export_write_vocab_(const char* folder, const Tokenizer* t)
     return atomic_commit(&file);
 }
 
-static inline Status export_write_merges_(const char* folder, const Tokenizer* t, const int* first) {
+// An error: the tokenizer is no byte pair encoding.
+static inline Status export_write_merges_(const char* folder, const Tokenizer* t) {
     AtomicFile file;
+    Bpe bpe;
     char text[2 * HUGGING_FACE_TOKEN + 2];
     size_t n;
-    TRY(export_open(&file, folder, "merges.txt"));
-    fputs("#version: 0.2\n", file.file);
-    for (int id = 0; id < t->vocab_size; id++) {
+    TRY(bpe_prepare(&bpe, t->bytes, t->offsets, NULL, t->vocab_size, &t->special));
+    int* first = (int*)calloc_check((size_t)t->vocab_size, sizeof(int));
+    Status status = tokenizer_merges(first, t, &bpe);
+    bpe_free(&bpe);
+    if (status == STATUS_OK) { status = export_open(&file, folder, "merges.txt"); }
+    if (status == STATUS_OK) { fputs("#version: 0.2\n", file.file); }
+    for (int id = 0; id < t->vocab_size && status == STATUS_OK; id++) {
         const unsigned char* s = tokenizer_decode(t, id, &n);
         size_t part = (size_t)first[id];
         if (part == 0) { continue; }
@@ -126,18 +115,18 @@ static inline Status export_write_merges_(const char* folder, const Tokenizer* t
         text[bytes++] = '\n';
         fwrite(text, 1, bytes, file.file);
     }
-    return atomic_commit(&file);
+    free(first);
+    return status == STATUS_OK ? atomic_commit(&file) : status;
 }
 
-// Writes the tokenizer's files; `first` is what hugging_face_merges gave.
-static inline Status hugging_face_write_tokenizer(const char* folder, const Tokenizer* t, const int* first,
-                                                  int trained_len) {
+// Writes the tokenizer's files.
+static inline Status hugging_face_write_tokenizer(const char* folder, const Tokenizer* t, int trained_len) {
     static const char* const special[] = {"bos_token", "eos_token", "unk_token"};
     AtomicFile file;
     size_t n;
     const unsigned char* s = tokenizer_decode(t, t->eot_token, &n);
+    TRY(export_write_merges_(folder, t));
     TRY(export_write_vocab_(folder, t));
-    TRY(export_write_merges_(folder, t, first));
     TRY(export_open(&file, folder, "tokenizer_config.json"));
     fputs("{\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"add_prefix_space\": false,\n", file.file);
     fprintf(file.file, "  \"clean_up_tokenization_spaces\": false,\n  \"errors\": \"replace\",\n");

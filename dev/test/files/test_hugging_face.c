@@ -215,10 +215,8 @@ static void merges_are_derived_in_the_order_of_ids(const char* folder) {
     // " abc" is " ab" "c", though "bc" is a token: " ab" is one before it. "\n\n" and "é" have characters of the alphabet.
     static const char* const tokens[] = {" a", "ab", " ab", "bc", " abc", "\n\n", "\xc3\xa9", "abab", "ababab"};
     Tokenizer t;
-    int* first;
     make_tokenizer(&t, tokens, 9);
-    check(hugging_face_merges(&first, &t));
-    check(hugging_face_write_tokenizer(folder, &t, first, 64));
+    check(hugging_face_write_tokenizer(folder, &t, 64));
     const char* space = "\xc4\xa0"; // of the alphabet
     char merges[256];
     snprintf(merges, sizeof(merges), "#version: 0.2\n%s a\na b\n%sa b\nb c\n%sab c\n%s\nab ab\nabab ab\n", space, space,
@@ -235,7 +233,6 @@ static void merges_are_derived_in_the_order_of_ids(const char* folder) {
     CHECK(json_is(&json, json_member(&json, json_root(&json), "eos_token"), "<|endoftext|>"));
     CHECK(whole(&json, "model_max_length") == 64);
     json_free(&json);
-    free(first);
     tokenizer_free(&t);
 }
 
@@ -244,31 +241,24 @@ static void tokens_without_text_are_left_out(const char* folder) {
     static const char* const tokens[] = {"ab"};
     Tokenizer t;
     Vocab v;
-    int* first = NULL;
     make_tokenizer(&t, tokens, 1);
     t.vocab_size += 2;
     t.offsets = (size_t*)realloc(t.offsets, (size_t)(t.vocab_size + 1) * sizeof(size_t));
     for (int i = t.vocab_size - 1; i <= t.vocab_size; i++) { t.offsets[i] = t.offsets[t.vocab_size - 2]; }
-    CHECK(hugging_face_merges(&first, &t) == STATUS_OK);
-    if (first != NULL) {
-        check(hugging_face_write_tokenizer(folder, &t, first, 64));
-        check(vocab_read_folder(&v, folder));
-        CHECK(v.num_tokens == 258 && v.eot_token == 257);
-        vocab_free(&v);
-    }
-    status_clear();
-    free(first);
+    check(hugging_face_write_tokenizer(folder, &t, 64));
+    check(vocab_read_folder(&v, folder));
+    CHECK(v.num_tokens == 258 && v.eot_token == 257);
+    vocab_free(&v);
     tokenizer_free(&t);
 }
 
 static int refused(const char* const* tokens, int count, const char* words) {
     Tokenizer t;
-    int* first;
     status_clear();
     make_tokenizer(&t, tokens, count);
-    int found = hugging_face_merges(&first, &t) == STATUS_ERROR && strstr(status_message(), words) != NULL;
+    int found =
+        hugging_face_write_tokenizer(unit_folder, &t, 64) == STATUS_ERROR && strstr(status_message(), words) != NULL;
     if (!found) { printf("    %s\n", status_message()); }
-    free(first);
     tokenizer_free(&t);
     status_clear();
     return found;
@@ -282,10 +272,8 @@ static void what_is_no_byte_pair_encoding_has_no_files(void) {
 
 static void bytes_have_no_merges(const char* folder) {
     Tokenizer t;
-    int* first;
     tokenizer_load(&t, "", BYTE_VOCAB_SIZE);
-    check(hugging_face_merges(&first, &t));
-    check(hugging_face_write_tokenizer(folder, &t, first, 64));
+    check(hugging_face_write_tokenizer(folder, &t, 64));
     CHECK(unit_file_is(unit_path("merges.txt"), "#version: 0.2\n"));
     Json json;
     check(json_read_file(&json, unit_path("tokenizer_config.json"), 10000));
@@ -295,7 +283,6 @@ static void bytes_have_no_merges(const char* folder) {
     check(json_read_file(&json, unit_path("config.json"), 10000));
     CHECK(whole(&json, "bos_token_id") == '\n' && is_null(&json, "eos_token_id"));
     json_free(&json);
-    free(first);
     tokenizer_free(&t);
 }
 
