@@ -10,6 +10,7 @@ The code relies on NaN staying NaN and on sums being added in the order written;
 #define LLMC_CPU_VECTOR_H
 
 #include <math.h>
+#include <pthread.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -239,11 +240,21 @@ ALWAYS_INLINE void register_tile(float* c, const float* base, size_t ldc, const 
 
 enum { CPU_SCRATCH_FLOATS = 1 << 18 }; // 1 MiB, of which only what a kernel touches takes memory
 
-static _Thread_local float* cpu_scratch_; // threads of kernels last as long as the program
+static _Thread_local float* cpu_scratch_;
+static pthread_key_t cpu_scratch_key_; // frees a thread's block when the thread ends
+static pthread_once_t cpu_scratch_once_ = PTHREAD_ONCE_INIT;
+
+static inline void cpu_scratch_create_key_(void) {
+    if (pthread_key_create(&cpu_scratch_key_, free) != 0) { fatal("no key for thread-local memory"); }
+}
 
 // This thread's block, aligned to 64 bytes; NULL if there is no memory.
 static inline float* cpu_scratch_get_(void) {
-    if (cpu_scratch_ == NULL) { cpu_scratch_ = (float*)aligned_alloc(64, CPU_SCRATCH_FLOATS * sizeof(float)); }
+    if (cpu_scratch_ == NULL) {
+        pthread_once(&cpu_scratch_once_, cpu_scratch_create_key_);
+        cpu_scratch_ = (float*)aligned_alloc(64, CPU_SCRATCH_FLOATS * sizeof(float));
+        pthread_setspecific(cpu_scratch_key_, cpu_scratch_);
+    }
     return cpu_scratch_;
 }
 
