@@ -1,7 +1,8 @@
 /*
 The command line of a program: one table of flags generates the struct of options, its defaults, the parser, the checks, the
 --help text and the table of settings that a run prints first. run/flags.h and generate/flags.h have such tables. A flag has
-a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle without a value is 1.
+a short name, a long name or both. A flag and its value are two words, or one with '='. A toggle without a value is 1. An
+unknown flag is refused with the name that is nearest to it.
 */
 #ifndef LLMC_BASE_CLI_H
 #define LLMC_BASE_CLI_H
@@ -119,20 +120,47 @@ static inline void cli_help(const CliProgram* p, FILE* out) {
     fprintf(out, "      --help, --version            prints this text, or only the version\n");
 }
 
-// Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none.
+// How far a mistyped word is from a name: Levenshtein's distance, the fewest characters that are inserted, deleted or replaced,
+// by rows of the usual table; 1 where the name begins with it; the largest number where one of them is long.
+static inline size_t cli_distance_(const char* word, size_t length, const char* name) {
+    size_t row[64], n = strlen(name);
+    if (length > 3 && strncmp(word, name, length) == 0) { return 1; } // beyond dashes and one letter
+    if (n >= 64 || length >= 64) { return (size_t)-1; }
+    for (size_t j = 0; j <= n; j++) { row[j] = j; }
+    for (size_t i = 1; i <= length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t replaced = diagonal + (word[i - 1] != name[j - 1]);
+            size_t other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1; // deleted or inserted
+            diagonal = row[j];
+            row[j] = replaced < other ? replaced : other;
+        }
+    }
+    return row[n];
+}
+
+// Finds the flag that `word` (up to `length` characters of it) names; ends the program with one line if there is none,
+// which offers the nearest name, unless a third of the word would have to change.
 static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, size_t length) {
-    for (int i = 0; i < p->num_flags; i++) {
-        const CliFlag* f = &p->flags[i];
-        const char* names[2] = {f->short_name, f->long_name};
+    const char* nearest = NULL;
+    size_t fewest = length / 3 + 1;
+    for (int i = -1; i < p->num_flags; i++) {
+        const CliFlag* f = i < 0 ? NULL : &p->flags[i];
+        const char* names[2] = {f ? f->short_name : "--help", f ? f->long_name : "--version"};
         for (int k = 0; k < 2; k++) {
-            if (names[k] == NULL || strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
+            if (names[k] == NULL) { continue; }
+            size_t distance = f == NULL || f->who & CLI_TRAINER ? cli_distance_(word, length, names[k]) : fewest;
+            if (distance < fewest) { fewest = distance, nearest = names[k]; }
+            if (f == NULL || strlen(names[k]) != length || strncmp(names[k], word, length) != 0) { continue; }
             if (!(f->who & (CLI_TRAINER | CLI_NOTED))) {
                 fatal("flag %s is the %s", names[k], f->who == FOR_CPU ? p->of_cpu : p->of_gpu);
             }
             return f;
         }
     }
-    fatal("unknown flag %.*s; ./%s --help lists all flags", (int)length, word, p->name);
+    fatal("unknown flag %.*s; %s%s%s./%s --help lists all flags", (int)length, word, nearest ? "did you mean " : "",
+          nearest ? nearest : "", nearest ? "? " : "", p->name);
 }
 
 // Checks a text; returns it.

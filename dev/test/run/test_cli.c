@@ -201,9 +201,18 @@ static void unknown_words_are_refused(void) {
     CHECK_FATAL("unknown flag -|--help", PARSE("-", "1"));
     CHECK_FATAL("unknown flag --|--help", PARSE("--"));
     CHECK_FATAL("unknown flag -b=4|--help", PARSE("-b=4")); // '=' is the long names'
-    CHECK_FATAL("unknown flag --learning-rat; ./", PARSE("--learning-rat", "1"));
-    CHECK_FATAL("unknown flag --hepl; ./", PARSE("--hepl"));
-    CHECK_FATAL("unknown flag -lf; ./", PARSE("-lf", "10"));
+    CHECK_FATAL("unknown flag --learning-rat; did you mean --learning-rate? ./", PARSE("--learning-rat", "1"));
+    CHECK_FATAL("unknown flag --ouptut-dir; did you mean --output-dir? ./", PARSE("--ouptut-dir=x"));
+    CHECK_FATAL("unknown flag --learning; did you mean --learning-rate? ./", PARSE("--learning", "1")); // as it begins
+    CHECK_FATAL("unknown flag -batch; did you mean --batch? ./", PARSE("-batch", "1"));
+    CHECK_FATAL("unknown flag --hepl; did you mean --help? ./", PARSE("--hepl"));
+    CHECK_FATAL("unknown flag -lf; did you mean -l? ./", PARSE("-lf", "10"));
+    CHECK_FATAL("unknown flag -h1; did you mean -h? ./", PARSE("-h1"));
+    CHECK_FATAL("unknown flag --frobnicate; ./", PARSE("--frobnicate", "1")); // none is near
+    CHECK_FATAL("unknown flag -Q; ./", PARSE("-Q", "1"));                     // every letter is as near
+    CHECK_FATAL(CLI_TRAINER & FOR_GPU ? "unknown flag --cuda-graph; did you mean --cuda-graphs? ./"
+                                      : "unknown flag --cuda-graph; ./", // the other trainer's
+                PARSE("--cuda-graph", "1"));
     CHECK_FATAL("data.bin|a flag was expected", PARSE("data.bin"));
     CHECK_FATAL("8|a flag was expected", PARSE("-b", "4", "8"));
     CHECK_FATAL("-b -t|whole number", PARSE("-b", "-t", "64"));
