@@ -14,6 +14,7 @@ calls atomic_abandon(). Each thread may write a file.
 #ifndef LLMC_BASE_ATOMIC_FILE_H
 #define LLMC_BASE_ATOMIC_FILE_H
 
+#include "regular_file.h"
 #include "utils.h"
 
 // ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ begin with status_clear(). No globals: each thread may have its own files.
 
 #include "atomic_file.h"
 #include "checksum.h"
+#include "regular_file.h"
 #include "utils.h"
 
 enum { CHECKED_MARK = 0x43524343, CHECKED_MAX_BLOCKS = 128, CHECKED_SMALLEST_BLOCK_LOG2 = 16 };
@@ -181,6 +182,7 @@ static inline Status checked_open_(CheckedReader* r, int32_t magic, int32_t othe
     struct stat st;
     char or_other[32] = "";
     TRY(fopen_regular(&r->file, &st, r->path));
+    TRY(refuse_foreign_file(fileno(r->file), r->path));
     if (st.st_size < HEADER_BYTES) {
         return status_fail("%s has %lld bytes, less than its header of %d; it is truncated, or no %s", r->path,
                            (long long)st.st_size, (int)HEADER_BYTES, what);

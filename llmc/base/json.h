@@ -23,6 +23,7 @@ writes strings as JSON.
 #include <stdlib.h>
 #include <string.h>
 
+#include "regular_file.h"
 #include "utils.h"
 #include "utf8.h"
 
@@ -257,6 +258,8 @@ static inline Status json_read_file(Json* json, const char* path, size_t most) {
                     : text == NULL ? status_fail("out of memory: cannot read %s", path)
                                    : read_at(fd, path, 0, text, bytes);
     close(fd);
+    const char* foreign = status == STATUS_OK ? foreign_file(text, bytes) : NULL;
+    if (foreign != NULL) { status = status_fail("%s is %s", path, foreign); }
     if (status == STATUS_OK) { mark = utf8_mark(text, bytes); }
     if (mark > 0) { note_mark_dropped(path); }
     if (status == STATUS_OK) { status = json_parse(json, path, text + mark, bytes - mark); }

@@ -299,49 +299,6 @@ static inline int is_listed(const char* list, char separator, const char* word) 
     return 0;
 }
 
-// Why what stat() has found is no regular file; NULL if it is one.
-static inline const char* regular_file_fault(const struct stat* st) {
-    if (S_ISDIR(st->st_mode)) { return strerror(EISDIR); }
-    return S_ISREG(st->st_mode) ? NULL : "it is a pipe or a device, not a file";
-}
-
-// Opens a file for reading. A pipe, to which nobody may ever write, is refused and not waited for. The caller closes *fd; on an
-// error it is -1.
-static inline Status open_regular(int* fd, struct stat* st, const char* path) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) { return status_fail("cannot open %s: %s", path, strerror(errno)); }
-    const char* fault = fstat(*fd, st) != 0 ? strerror(errno) : regular_file_fault(st);
-    if (fault == NULL) { return STATUS_OK; }
-    close(*fd);
-    *fd = -1;
-    return status_fail("cannot open %s: %s", path, fault);
-}
-
-// The same for stdio. The caller closes *file; on an error it is NULL.
-static inline Status fopen_regular(FILE** file, struct stat* st, const char* path) {
-    int fd;
-    *file = NULL;
-    TRY(open_regular(&fd, st, path));
-    *file = fdopen(fd, "rb");
-    if (*file != NULL) { return STATUS_OK; }
-    close(fd);
-    return status_fail("cannot open %s: %s", path, strerror(errno));
-}
-
-// Reads n bytes of an open file, from byte `at` on. Any thread may.
-static inline Status read_at(int fd, const char* path, size_t at, void* dst, size_t n) {
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pread(fd, (char*)dst + done, n - done, (off_t)(at + done));
-        if (got < 0 && errno == EINTR) { continue; }
-        if (got <= 0) {
-            return status_fail("cannot read %s, bytes %zu to %zu: %s", path, at, at + n - 1,
-                               got < 0 ? strerror(errno) : "it has become shorter since it was opened");
-        }
-        done += (size_t)got;
-    }
-    return STATUS_OK;
-}
-
 // To be called first. If stdin, stdout or stderr is closed, occupies its descriptor with an unusable one: otherwise a file that
 // the program opens, perhaps a checkpoint, would get it, and output would go into that file.
 static inline void keep_standard_files(void) {

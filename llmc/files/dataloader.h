@@ -19,6 +19,7 @@ An error while the loader opens ends the program; later errors are returned as a
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/checked_file.h"
 #include "llmc/base/rand.h"
+#include "llmc/base/regular_file.h"
 #include "llmc/base/utils.h"
 
 enum { TOKENS_MAGIC_16 = 20240520, TOKENS_VERSION_16 = 1, TOKENS_MAGIC_32 = 20240801, TOKENS_VERSION_32 = 7 };

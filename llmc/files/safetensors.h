@@ -20,6 +20,7 @@ the tensors fill the data without a hole or an overlap.
 
 #include "llmc/base/atomic_file.h"
 #include "llmc/base/json.h"
+#include "llmc/base/regular_file.h"
 #include "llmc/base/utils.h"
 
 enum { SAFETENSORS_MOST_HEADER = 100000000, SAFETENSORS_MOST_DIMS = 8 };
@@ -162,6 +163,7 @@ static inline Status safetensors_open_(SafetensorsFile* f) {
     struct stat st;
     uint64_t length = 0;
     TRY(open_regular(&f->fd, &st, f->path));
+    TRY(refuse_foreign_file(f->fd, f->path));
     size_t size = (size_t)st.st_size;
     if (size < 10) {
         return status_fail("%s has %zu bytes, less than any safetensors file; it is truncated, or no such file",
@@ -170,10 +172,8 @@ static inline Status safetensors_open_(SafetensorsFile* f) {
     TRY(read_at(f->fd, f->path, 0, bytes, 8));
     for (int i = 7; i >= 0; i--) { length = length << 8 | bytes[i]; }
     if (length > SAFETENSORS_MOST_HEADER) {
-        return status_fail(
-            "%s is no safetensors file, but perhaps a Git LFS pointer, a web page or a pickle: by its first "
-            "8 bytes its header has %" PRIu64 " bytes, %d are the most",
-            f->path, length, (int)SAFETENSORS_MOST_HEADER);
+        return status_fail("%s is no safetensors file: it says that its header has %" PRIu64 " bytes, %d are the most",
+                           f->path, length, (int)SAFETENSORS_MOST_HEADER);
     }
     if (length > size - 8 || length < 2) {
         return status_fail("%s says that its header has %" PRIu64 " bytes, and has %zu; it is truncated or corrupt",

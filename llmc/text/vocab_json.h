@@ -12,6 +12,7 @@ added tokens beside vocab.json.
 
 #include "bpe.h"
 #include "llmc/base/json.h"
+#include "llmc/base/regular_file.h"
 #include "llmc/base/utf8.h"
 #include "llmc/base/utils.h"
 

@@ -257,30 +257,39 @@ static void names_of_wrapped_models_are_understood(void) {
     CHECK(refuses(folder(), "is no GPT-2"));
 }
 
-// What lies in the place of a file is refused: a Git LFS pointer, a web page, a pickle.
-static void other_files_are_refused(void) {
+// What lies in the place of a file is named as what it is.
+static void other_files_are_named(void) {
     static const struct {
-        const char* text;
+        const char *text, *words;
         size_t bytes; // 0: strlen
     } cases[] = {
-        {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548105171\n", 0},
-        {"\n<!DOCTYPE html>\n<html><title>404</title></html>", 0},
-        {"PK\3\4\0\0\10\10\0\0\0\0\0\0archive/data.pkl", 30},
-        {"\x80\4\x95\x0a\0\0\0\0\0\0\0}\x94", 13},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 548105171\n", "is a Git LFS pointer", 0},
+        {"\n<!DOCTYPE html>\n<html><title>404</title></html>", "is a web page", 0},
+        {"<HTML><HEAD>", "is a web page", 0},
+        {"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", "is a web page", 0},
+        {"PK\3\4\0\0\10\10\0\0\0\0\0\0archive/data.pkl", "is a pickle, as torch.save writes", 30},
+        {"\x80\2\x8a\nl\xfc\x9c"
+         "F\xf9 j\xa8P\x19.",
+         "is a pickle, as torch.save writes", 15},
+        {"\x80\4\x95\x0a\0\0\0\0\0\0\0}\x94", "is a pickle, as torch.save writes", 13},
     };
-    static const char* const words[] = {"a Git LFS pointer, a web page or a pickle", "less than its header",
-                                        "is no JSON"};
-    const char* names[] = {"model.safetensors", "model.bin", "config.json"};
     make_params(WEIGHTS_FP32);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t n = cases[i].bytes > 0 ? cases[i].bytes : strlen(cases[i].text);
+        const char* names[] = {"model.safetensors", "model.bin", "config.json"};
         for (int k = 0; k < 3; k++) {
             write_model(WEIGHTS_FP32, "");
             unit_write(unit_path(names[k]), cases[i].text, n);
-            CHECK(refuses(k == 1 ? unit_path(names[k]) : folder(), words[k]));
+            CHECK(refuses(k == 1 ? unit_path(names[k]) : folder(), cases[i].words));
             CHECK(strstr(status_message(), names[k]) != NULL);
         }
     }
+    // a header of 0x950280 bytes begins as a pickle does
+    static char header[9 + 0x950280];
+    memset(header, ' ', sizeof(header));
+    memcpy(header, "\x80\2\x95\0\0\0\0\0{\"wte.weight\":{}", 25);
+    unit_write(model(), header, sizeof(header));
+    CHECK(!refuses(folder(), "pickle"));
 }
 
 static void a_byte_order_mark_is_dropped(void) {
@@ -692,7 +701,7 @@ static void identity_covers_all_files(void) {
 int main(void) {
     every_form_gives_the_same_bits();
     names_of_wrapped_models_are_understood();
-    other_files_are_refused();
+    other_files_are_named();
     a_byte_order_mark_is_dropped();
     shards_are_read();
     config_json_must_agree();
