@@ -94,8 +94,9 @@ struct GPT2 {
 
 #include "llmc/model/gpt2_common.h"
 
-// Defined below, under "Parameters, gradients, moments"
+// Defined below, under "Parameters, gradients, moments" and "Planning"
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
+static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
 
 // The stream of all of the model's work, for generate_gpt2.cu
 cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
@@ -423,6 +424,11 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
+    size_t scratch = gpt2_scratch_bytes(info->config, info->settings, B, T); // a smaller batch may need more of it
+    TRY(status_now());
+    if (scratch > model->plan.activations[ACTIVATION_scratch].bytes) {
+        return status_fail("the scratch of a model for %d x %d tokens is too small for %d x %d", info->B, info->T, B, T);
+    }
     NvtxRange range("backward");
     model->info.last_pass = PASS_BACKWARD;
     if (micro_step == 0) {
