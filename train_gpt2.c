@@ -15,6 +15,7 @@ processes. The parts of the loop are in llmc/run, which the GPU trainer shares, 
 #include "llmc/cpu/matmul.h"
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/doctor.h"
+#include "llmc/cpu/muon.h"
 #include "llmc/cpu/numbers.h"
 
 typedef float floatX; // the training precision
@@ -39,8 +40,9 @@ struct GPT2 {
     // in the order of parameter_layout.h: weights and gradients (elements), moments (shard_elements)
     ParameterLayout layout;
     float* params_memory;
-    float* m_memory;      // AdamW's first moments
-    float* v_memory;      // AdamW's second moments
+    float* m_memory;      // AdamW's first moments, Muon's momentum
+    float* v_memory;      // AdamW's second moments (second_elements)
+    float* muon_memory;   // Muon's scratch, or NULL
     void* master_weights; // NULL: fp32 weights are their own
     // gradients: buffers of the gradient tree, (elements) each. The first is apart; with one micro-step there are no others.
     float* grads_memory;
@@ -267,6 +269,21 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
     return STATUS_OK;
 }
 
+// Muon on the matrices of a bucket that this process owns; `momentum` is their offset in m_memory. Returns how many weights
+// stayed as they were.
+static size_t gpt2_muon(GPT2* model, const LayoutBucket* b, size_t momentum, float learning_rate, float weight_decay,
+                        float grad_scale) {
+    const GPT2Parameter* p = &model->info.table[b->tensor];
+    size_t matrices = (size_t)layout_matrices(b->tensor), rows = p->rows / matrices, count = rows * p->cols, kept = 0;
+    for (size_t i = 0; i < matrices; i++) {
+        kept +=
+            muon_update(model->params_memory + b->begin + i * count, model->m_memory + momentum + i * count,
+                        model->grads_memory + b->begin + i * count, rows, p->cols, learning_rate,
+                        model->info.settings.momentum, weight_decay, grad_scale, model->muon_memory, model->block_sums);
+    }
+    return kept;
+}
+
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step) {
     uint64_t kept = 0; // weights that stay as they were
@@ -278,13 +295,17 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     if (!finite) { return STATUS_OK; } // there is no update
     for (int i = 0; i < model->layout.num_buckets; i++) {
         const LayoutBucket* b = &model->layout.buckets[i];
-        size_t begin = b->begin, count = b->count, moments = b->begin;
+        size_t begin = b->begin, count = b->count, moments = b->begin, second = b->begin - b->without;
         if (model->info.sharded) {
             layout_shard_part(&model->layout, i, model->info.rank, &begin, &count);
-            moments = b->shard_begin;
+            moments = second = b->shard_begin;
+        }
+        if (b->tensor >= 0) {
+            kept += count > 0 ? gpt2_muon(model, b, moments, learning_rate, weight_decay, grad_scale) : 0;
+            continue;
         }
         size_t decay_end = b->begin + b->decay_end, decays = decay_end > begin ? decay_end - begin : 0;
-        kept += adamw_update(model->params_memory + begin, model->m_memory + moments, model->v_memory + moments,
+        kept += adamw_update(model->params_memory + begin, model->m_memory + moments, model->v_memory + second,
                              model->grads_memory + begin, count, decays, learning_rate, beta1, beta2, epsilon,
                              weight_decay, grad_scale, step);
     }
@@ -391,6 +412,8 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     size_t further = settings.sum_any ? 0 : (size_t)gradient_buffers(settings.micro_steps, GPT2_IN_PLACE) - 1;
     plan_set(plan, PLAN_GRADIENT_TREE, PLAN_HOST, size_mul(n * sizeof(float), further));
     plan_set(plan, PLAN_RECEIVED, PLAN_HOST, size_mul((size_t)layout->size - 1, part * sizeof(float)));
+    size_t C = (size_t)config.channels, muon = settings.muon ? muon_scratch(4 * C, C) : 0;
+    plan_set(plan, PLAN_MUON, PLAN_HOST, muon * sizeof(float));
     plan_set(plan, PLAN_BLOCK_SUMS, PLAN_HOST, n / LAYOUT_BLOCK * sizeof(double) + losses * sizeof(float));
     return STATUS_OK;
 }
@@ -447,6 +470,7 @@ static void exchange_create(Exchange* x, size_t size) {
 static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
     (void)B, (void)T;
     model->received = zeros_alloc(model, PLAN_RECEIVED);
+    model->muon_memory = (float*)row_alloc(model, PLAN_MUON);
     model->block_sums = (double*)row_alloc(model, PLAN_BLOCK_SUMS);
     TRY(status_now());
     model->info.losses = model->acts.losses;
@@ -462,6 +486,7 @@ void gpt2_free(GPT2* model) {
     row_free(model, PLAN_GRADIENT_TREE, model->tree_memory);
     row_free(model, PLAN_RECEIVED, model->received);
     row_free(model, PLAN_BLOCK_SUMS, model->block_sums);
+    row_free(model, PLAN_MUON, model->muon_memory);
     row_free(model, PLAN_MOMENTS1, model->m_memory);
     row_free(model, PLAN_MOMENTS2, model->v_memory);
     row_free(model, PLAN_ACTIVATIONS, model->acts_memory);

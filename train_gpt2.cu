@@ -22,6 +22,7 @@ which the CPU trainer shares, too.
 #include "llmc/exchange/comm_nccl.cuh"
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/model/gpu_peaks.h"
+#include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
@@ -60,9 +61,10 @@ struct GPT2 {
     float* tree_memory;    // (buffers - 1, info.elements) all buffers but buffer 0
     float* wte_memory;     // wte's gradients of a leaf that is added to others; or NULL
     // (info.shard_elements)
-    float* m_memory;       // AdamW's first moments
-    float* v_memory;       // AdamW's second moments
+    float* m_memory;       // AdamW's first moments, Muon's momentum
+    float* v_memory;       // AdamW's second moments (info.second_elements)
     float* master_weights; // fp32 copy of the weights, or NULL
+    void* muon_scratch;    // or NULL
     // the norm and the loss of a step
     float* block_sums;   // (blocks) sums of squares, followed by the losses of all processes' micro-batches
     float* micro_losses; // (micro_steps) losses of this process's micro-batches, each a sum over tokens
@@ -427,7 +429,8 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     size_t scratch = gpt2_scratch_bytes(info->config, info->settings, B, T); // a smaller batch may need more of it
     TRY(status_now());
     if (scratch > model->plan.activations[ACTIVATION_scratch].bytes) {
-        return status_fail("the scratch of a model for %d x %d tokens is too small for %d x %d", info->B, info->T, B, T);
+        return status_fail("the scratch of a model for %d x %d tokens is too small for %d x %d", info->B, info->T, B,
+                           T);
     }
     NvtxRange range("backward");
     model->info.last_pass = PASS_BACKWARD;
@@ -528,27 +531,59 @@ Status gpt2_grad_norm(GPT2* model, float* norm) {
 static AdamWPart gpt2_adamw_part(const GPT2* model, int b) {
     const LayoutBucket* bucket = &model->layout.buckets[b];
     size_t begin = bucket->begin, count = bucket->count, moments = begin, decay_end = begin + bucket->decay_end;
+    size_t second = begin - bucket->without;
     if (model->info.sharded) {
         layout_shard_part(&model->layout, b, model->info.rank, &begin, &count);
-        moments = bucket->shard_begin;
+        moments = second = bucket->shard_begin;
     }
     float* master = model->master_weights ? model->master_weights + moments : NULL;
     return {model->params_memory + begin,
             model->grads_memory + begin,
             model->m_memory + moments,
-            model->v_memory + moments,
+            model->v_memory + second,
             master,
             count,
             decay_end > begin ? decay_end - begin : 0,
             begin};
 }
 
-// AdamW on buckets first .. end-1, in as few launches as possible
+// AdamW on buckets first .. end-1, but for Muon's, in as few launches as possible
 static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_decay, AdamW adamw, UpdateGuard guard) {
     for (int b = first; b < end;) {
         AdamWParts parts = {};
-        for (; b < end && parts.count < ADAMW_PARTS; b++) { adamw_add(&parts, gpt2_adamw_part(model, b)); }
+        for (; b < end && parts.count < ADAMW_PARTS; b++) {
+            if (model->layout.buckets[b].tensor < 0) { adamw_add(&parts, gpt2_adamw_part(model, b)); }
+        }
         adamw_update(parts, weight_decay, adamw, guard, model->stream);
+    }
+}
+
+// Muon on the matrices of all layers that this process owns
+static void gpt2_update_matrices(GPT2* model, float weight_decay, AdamW adamw, UpdateGuard guard) {
+    const ParameterLayout* l = &model->layout;
+    const float momentum = model->info.settings.momentum;
+    for (int t = 0; t < NUM_PARAMETER_TENSORS; t++) {
+        if (!layout_is_muon(l, t)) { continue; }
+        const int pieces = layout_matrices(t);
+        const size_t rows = l->table[t].rows / pieces, cols = l->table[t].cols;
+        MuonMatrices matrices = {};
+        for (int b = 0; b < l->num_buckets; b++) {
+            const LayoutBucket* bucket = &l->buckets[b];
+            if (bucket->tensor != t || (model->info.sharded && bucket->owner != model->info.rank)) { continue; }
+            const size_t moments = model->info.sharded ? bucket->shard_begin : bucket->begin;
+            for (int i = 0; i < pieces; i++) {
+                const size_t at = bucket->begin + i * rows * cols, own = moments + i * rows * cols;
+                if (matrices.count == muon_batch(rows, cols)) {
+                    muon_update(&model->matmul, matrices, rows, cols, momentum, weight_decay, adamw, guard,
+                                model->muon_scratch);
+                    matrices.count = 0;
+                }
+                matrices.matrix[matrices.count++] = {model->params_memory + at, model->grads_memory + at,
+                                                     model->m_memory + own,
+                                                     model->master_weights ? model->master_weights + own : NULL, at};
+            }
+        }
+        muon_update(&model->matmul, matrices, rows, cols, momentum, weight_decay, adamw, guard, model->muon_scratch);
     }
 }
 
@@ -572,6 +607,7 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     gpt2_update_buckets(model, 0, first, weight_decay, adamw, guard);
     if (gather) { exchange_weights(exchange, model->params_memory, sizeof(floatX), -1, 0); }
     gpt2_update_buckets(model, first, all, weight_decay, adamw, guard);
+    gpt2_update_matrices(model, weight_decay, adamw, guard);
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     gpt2_copy_scalars(model);
     cuda_try(cudaEventRecord(model->updated, model->stream));
@@ -740,6 +776,7 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout);
+    plan_set(plan, PLAN_MUON, PLAN_DEVICE, settings.muon ? muon_scratch_bytes(config.channels) : 0);
     plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
     gpt2_plan_sorted(plan, config, BT);
     return STATUS_OK;
@@ -866,6 +903,7 @@ static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
     model->exchange.received = zeros_alloc(model, PLAN_RECEIVED);
     model->block_sums = zeros_alloc(model, PLAN_BLOCK_SUMS);
+    model->muon_scratch = row_alloc(model, PLAN_MUON);
     TRY(status_now());
     model->token_counts = (int*)malloc_check(info->config.vocab_size * sizeof(int));
     model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
@@ -913,7 +951,8 @@ void gpt2_free(GPT2* model) {
     peer_close(&model->exchange.peers);
     void* on_device[] = {model->params_memory, model->grads_memory, model->tree_memory, model->exchange.received,
                          model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
-                         model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets};
+                         model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets,
+                         model->muon_scratch};
     void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host, model->snapshot};
     for (void* p : on_device) { cudaFree(p); }
     for (void* p : on_host) { cudaFreeHost(p); }
@@ -991,7 +1030,7 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
     cuda_try(cudaDeviceSynchronize());
     for (size_t i = 0, n = model->info.num_parameters, most; i < n && status_now() == STATUS_OK; i += most) {
         size_t end = i < padding ? padding : i < padding_end ? padding_end : n;
-        LayoutRun run = layout_run(&model->layout, i, end - i < CAST_ELEMENTS ? end - i : CAST_ELEMENTS);
+        LayoutRun run = layout_run(&model->layout, 0, i, end - i < CAST_ELEMENTS ? end - i : CAST_ELEMENTS);
         most = run.count;
         if (i >= padding && i < padding_end) {
             cuda_try(cudaMemsetAsync(staging, 0, run.count * sizeof(float), model->stream));

@@ -8,7 +8,10 @@ gradients in fp32. Ours go on where llm.c's end: header[4] is the number of fp32
 before each step of AdamW on the same batch, and header[5..10] hold, as the bits of fp32 numbers, learning rate,
 beta1, beta2, epsilon, weight decay (on matrices only) and the limit of the gradient norm. llm.c's have zeros there.
 
-header[124..255] of both hold checksums, as in every file of ours: see dev/data/checksum.py.
+Changes by Muon: magic 20240328, version 1, the numbers of steps and of samples of a tensor; then, for each tensor in
+the order of model.TABLE, what the steps added to so many of its elements, evenly spaced, or to all of them, in fp32.
+
+header[124..255] of all hold checksums, as in every file of ours: see dev/data/checksum.py.
 """
 
 import json
@@ -25,6 +28,7 @@ MODEL_MAGIC = 20240326
 MODEL_VERSIONS = {torch.float32: 3, torch.bfloat16: 5}
 TRAINED = 14  # the trained length's word of the header
 STATE_MAGIC, STATE_VERSION = 20240327, 2
+MUON_MAGIC, MUON_VERSION = 20240328, 1
 
 
 def to_bytes(tensor, dtype=torch.float32):
@@ -60,6 +64,16 @@ def write_state(path, x, y, logits, loss, gradients, losses, settings):
         for gradient in gradients:
             out.write(to_bytes(gradient))
         out.write(np.array(losses, np.float32).tobytes())
+        out.finish()
+    print(f"{path}: {os.path.getsize(path):,} bytes")
+
+
+def write_muon(path, changes, steps, samples):
+    """Writes the changes by Muon: a 1-D tensor for each row of model.TABLE."""
+    with CheckedFile(path, MUON_MAGIC, MUON_VERSION, steps, samples) as out:
+        for change in changes:
+            count = min(samples, len(change))
+            out.write(to_bytes(change[torch.arange(count) * len(change) // count]))
         out.finish()
     print(f"{path}: {os.path.getsize(path):,} bytes")
 

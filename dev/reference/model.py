@@ -181,9 +181,49 @@ def initialise_for_tests(model, seed):
                 drawn.normal_(0, 0.1, generator=generator)
 
 
-def make_optimizer(model, learning_rate, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1):
-    """AdamW (Loshchilov & Hutter 2019) whose weight decay acts on matrices only, the embeddings among them."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) as llmc/model/muon.h has it. `rounded` stands where the trainer stores a tensor."""
+
+    def __init__(self, matrices, learning_rate, momentum, weight_decay, rounded=lambda x: x):
+        self.rounded = rounded
+        super().__init__(matrices, {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay})
+
+    def orthogonalised(self, u):
+        r = self.rounded
+        x = r(u)
+        x = r(x / (torch.linalg.vector_norm(x) + 1e-7))
+        x = x.t() if len(x) > x.shape[1] else x
+        for _ in range(5):
+            a = r(x @ x.t())
+            x = r(3.4445 * x + r(-4.7750 * a + 2.0315 * a @ a) @ x)
+        return x.t() if len(u) > u.shape[1] else x
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            mu, rate = group["momentum"], group["lr"]
+            for p in group["params"]:
+                moment = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                moment.mul_(mu).add_(p.grad, alpha=1 - mu)
+                squares = 3 if len(p) == 3 * p.shape[1] else 1  # of queries, keys and values
+                u = (mu * moment + (1 - mu) * p.grad).chunk(squares)
+                o = torch.cat([self.orthogonalised(part) for part in u])
+                scale = 0.2 * math.sqrt(max(u[0].shape))
+                p.mul_(1 - rate * group["weight_decay"]).add_(o, alpha=-rate * scale)
+
+
+def make_muon(model, learning_rate, weight_decay=0.1, momentum=0.95, rounded=lambda x: x):
+    """Muon for the matrices of the layers; make_optimizer() then leaves these out."""
+    matrices = [p for block in model.blocks for p in block.parameters() if p.dim() > 1]
+    return Muon(matrices, learning_rate, momentum, weight_decay, rounded)
+
+
+def make_optimizer(model, learning_rate, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, muon=False):
+    """AdamW (Loshchilov & Hutter 2019) whose weight decay acts on matrices only, the embeddings among them.
+
+    muon: of the matrices, for the embeddings alone.
+    """
+    matrices = [model.wte, model.wpe] if muon else [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     on_gpu = matrices[0].is_cuda

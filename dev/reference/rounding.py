@@ -16,7 +16,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from model import LAYERNORM_EPSILON, clip_gradients, make_optimizer
+from model import LAYERNORM_EPSILON, clip_gradients, make_muon, make_optimizer
 
 
 def to_bf16(x):
@@ -114,8 +114,26 @@ def run_steps(model, forward, x, y, steps, clip, *settings):
     return first, losses, gradients
 
 
-def measure(model, batches, steps, clip, *settings):
-    """{name: root mean square error over the batches}: relative in norm; of losses, in nats. `model` is in fp64."""
+def muon_changes(model, forward, x, y, steps, clip, *settings, rounded=lambda x: x):
+    """What steps of Muon on one batch add to the weights: a list a row. settings: as make_optimizer()'s."""
+    rate, _, _, _, decay = settings
+    optimizers = [make_muon(model, rate, decay, rounded=rounded), make_optimizer(model, *settings, muon=True)]
+    before = copy.deepcopy(model)
+    for _ in range(steps):
+        model.zero_grad(set_to_none=True)
+        forward(model, x, y)[1].backward()
+        clip_gradients(model, clip)
+        for optimizer in optimizers:
+            optimizer.step()
+    pairs = zip(model.tensors(), before.tensors())
+    return [torch.cat([(a - b).detach().flatten() for a, b in zip(now, then)]) for (_, now), (_, then) in pairs]
+
+
+def measure(model, batches, steps, clip, *settings, muon=False):
+    """{name: root mean square error over the batches}: relative in norm; of losses, in nats. `model` is in fp64.
+
+    muon: also of what as many steps of Muon change.
+    """
     names = [row.name for row, _ in model.tensors()]
     squares = {}
 
@@ -135,4 +153,11 @@ def measure(model, batches, steps, clip, *settings):
             add(f"gradient of {name}", relative(a, b))
         for step in range(steps):
             add(f"loss before step {step + 1}", ours[1][step] - exact[1][step])
+        if muon:
+            exact = muon_changes(copy.deepcopy(model), lambda m, *batch: m(*batch), x, y, steps, clip, *settings)
+            ours = muon_changes(copy.deepcopy(model), rounded_forward, x, y, steps, clip, *settings, rounded=to_bf16)
+            for name, *changes in zip(names, ours, exact):
+                # the gradient of the keys' bias is zero, and its change an accident of rounding
+                parts = [c.view(model.config.layers, 3, -1)[:, ::2] if name == "qkvb" else c for c in changes]
+                add(f"Muon: change of {name}", relative(*parts))
     return {name: math.sqrt(square / len(batches)) for name, square in squares.items()}

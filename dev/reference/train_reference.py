@@ -22,7 +22,7 @@ except ImportError as error:
 
 from common import HEADER_BYTES, Parser, add_device_option, fail, positive_int, run, verify
 from formats import read_model
-from model import clip_gradients, fused_attention, make_optimizer
+from model import clip_gradients, fused_attention, make_muon, make_optimizer
 
 TOKEN_TYPES = {20240520: np.uint16, 20240801: np.uint32}  # by magic number
 
@@ -142,6 +142,8 @@ def parse_arguments():
         metavar="X",
         help="largest gradient norm; 0: none (default: %(default)s)",
     )
+    add("--optimizer", choices=["adamw", "muon"], default="adamw", help="as the trainers' (default: %(default)s)")
+    add("--momentum", type=float, default=0.95, metavar="X", help="Muon's (default: %(default)s)")
     add("--beta1", type=float, default=0.9, metavar="X", help="of the first moment (default: %(default)s)")
     add("--beta2", type=float, default=0.95, metavar="X", help="of the second moment (default: %(default)s)")
     add("--epsilon", type=float, default=1e-8, metavar="X", help="of AdamW (default: %(default)s)")
@@ -196,10 +198,10 @@ def validation_loss(model, vocab_size, args, autocast):
     return total / steps
 
 
-def train_step(model, compiled, optimizer, loader, args, autocast):
+def train_step(model, compiled, optimizers, loader, args, autocast):
     """One step of accumulated micro-batches. Returns their mean loss and the gradient norm, as numbers."""
     micro_steps = args.total_batch // (args.batch * args.time)
-    optimizer.zero_grad(set_to_none=True)
+    model.zero_grad(set_to_none=True)
     mean = torch.zeros((), device=args.device)
     for _ in range(micro_steps):
         x, y = (tensor.to(args.device, non_blocking=True) for tensor in loader.next_batch())
@@ -208,7 +210,8 @@ def train_step(model, compiled, optimizer, loader, args, autocast):
         loss.backward()
         mean += loss.detach()
     norm = clip_gradients(model, args.grad_clip)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
     return mean.item(), norm.item()
 
 
@@ -226,7 +229,11 @@ def main():
     vocab_size = model.config.vocab_size
     loader = TokenLoader(args.train_data, args.batch, args.time, vocab_size, args.seed if args.shuffle else None)
     decay = args.weight_decay
-    optimizer = make_optimizer(model, args.learning_rate, args.beta1, args.beta2, args.epsilon, decay)
+    muon = args.optimizer == "muon"
+    optimizers = [make_optimizer(model, args.learning_rate, args.beta1, args.beta2, args.epsilon, decay, muon=muon)]
+    if muon:
+        rounded = (lambda x: x.bfloat16().float()) if args.dtype == "bfloat16" else (lambda x: x)
+        optimizers.append(make_muon(model, args.learning_rate, decay, args.momentum, rounded))
     compiled = torch.compile(model) if args.compile else model
     log = Log(args.output_dir)
     times = []
@@ -240,9 +247,9 @@ def main():
             break
         start = time.perf_counter()
         rate = learning_rate(args, step)
-        for group in optimizer.param_groups:
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = rate
-        loss, norm = train_step(model, compiled, optimizer, loader, args, autocast)  # .item() waits for the device
+        loss, norm = train_step(model, compiled, optimizers, loader, args, autocast)  # .item() waits for the device
         times.append(time.perf_counter() - start)
         speed = f"{1e3 * times[-1]:.2f} ms | {args.total_batch / times[-1]:,.0f} tok/s"
         print(

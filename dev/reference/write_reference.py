@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Writes what the C and CUDA code is tested against: <output>.bin (fp32 weights), <output>_bf16.bin (the same rounded),
 <output>_debug_state.bin (a batch, its logits, loss and gradients, and the losses of ten AdamW steps on it) and, with
---error-batches, <output>_bf16_errors.csv (how far our bf16 strays from these: see rounding.py).
+--error-batches, <output>_bf16_errors.csv (how far our bf16 strays from these: see rounding.py). With --muon also
+<output>_muon.bin: what ten steps of Muon on that batch change.
 
     python3 dev/reference/write_reference.py --model d12 --output gpt2_124M          # 70 s on 2 cores, 6.6 GB of memory
     python3 dev/reference/write_reference.py --hf path/to/gpt2 --output gpt2_124M    # weights of a local checkpoint
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 2 --heads 1 \\
-        --channels 32 --context 64 --vocab 251 --batch 2 --time 37 --output dev/reference/tiny
+        --channels 32 --context 64 --vocab 251 --batch 2 --time 37 --muon --output dev/reference/tiny
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 2 \\
-        --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --output dev/reference/tiny_heads
+        --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --muon --output dev/reference/tiny_heads
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
         --channels 64 --context 1030 --vocab 16 --batch 2 --time 1030 --weights bf16 --output dev/reference/long_hs64
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
@@ -21,6 +22,7 @@ second two heads and T at the end of the context; the others many key blocks, of
 The state follows from the weights of <output>.bin, and is computed in fp64 where the model is small enough (--dtype).
 """
 
+import copy
 import os
 
 try:
@@ -29,7 +31,7 @@ except ImportError as error:
     raise SystemExit(f"error: no Python package {error.name} here: pip install torch numpy") from None
 
 from common import Parser, add_device_option, fail, make_directory, positive_int, read_token_file, run
-from formats import read_hugging_face, write_errors, write_model, write_state
+from formats import read_hugging_face, write_errors, write_model, write_muon, write_state
 from model import (
     GPT2,
     SIZES,
@@ -39,9 +41,9 @@ from model import (
     initialise_for_tests,
     make_optimizer,
 )
-from rounding import measure
+from rounding import measure, muon_changes
 
-STEPS = 10
+STEPS, MUON_SAMPLES = 10, 128
 BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
 LARGEST_FP64 = 500_000_000  # parameters: weights, gradients and two moments of 8 bytes make 16 GB
 
@@ -90,6 +92,7 @@ def parse_arguments():
         default="float32",
         help="bf16: <output>.bin has rounded weights, and the state is computed from them (default: %(default)s)",
     )
+    parser.add_argument("--muon", action="store_true", help="write what ten steps of Muon change, too")
     add_device_option(parser)
     parser.add_argument("--output", required=True, metavar="PREFIX", help="of the files")
     return parser.parse_args()
@@ -152,8 +155,11 @@ def main():
     if args.error_batches:
         batches = [build_batch(args, model.config, n) for n in range(args.error_batches)]
         batches = [tuple(t.to(args.device) for t in batch) for batch in batches]
-        errors = measure(model, batches, STEPS, CLIP, *adam)
+        errors = measure(model, batches, STEPS, CLIP, *adam, muon=args.muon)
         write_errors(f"{args.output}_bf16_errors.csv", errors, args.error_batches)
+    if args.muon:
+        changes = muon_changes(copy.deepcopy(model), lambda m, *batch: m(*batch), x, y, STEPS, CLIP, *adam)
+        write_muon(f"{args.output}_muon.bin", changes, STEPS, MUON_SAMPLES)
     optimizer = make_optimizer(model, *adam)
     losses = []
     for step in range(STEPS):

@@ -101,7 +101,8 @@ enum {
     STATE_SETTINGS = 42,        // bytes of the settings' text at the end of the file, or 0
     STATE_SETTINGS_DIGEST = 44, // 64 bit; of the settings that a result depends on, or 0
     STATE_DATA_DIGEST = 46,     // 64 bit; of the training data, or 0
-    STATE_NAMES = 48            // 1, of an older version: the order of the data ends with 64 bits for each of its files
+    STATE_NAMES = 48,           // 1, of an older version: the order of the data ends with 64 bits for each of its files
+    STATE_MUON = 49             // 1: --optimizer muon, second moments only of what AdamW updates
 };
 
 enum { MODEL_RUN = 12 }; // 64 bit; the run's id, in the header of the model file
@@ -167,13 +168,14 @@ static inline void checkpoint_write_behind_(CheckedWriter* file) {
 }
 
 // Writes a block and looks at every number of it.
-static inline Status checkpoint_write_block_(CheckedWriter* file, CheckpointSource* from, GPT2Block block) {
+NOINLINE Status checkpoint_write_block_(CheckedWriter* file, CheckpointSource* from, GPT2Block block) {
     const GPT2Info* info = gpt2_info(from->model);
     size_t bytes = gpt2_block_bytes(from->model, block);
     char name[CHECKPOINT_NAME];
     FiniteCheck check;
     finite_check_begin(&check, info->config, gpt2_element(info, block),
                        checkpoint_block_name_(name, file->file.path, block));
+    if (block == GPT2_MOMENTS2) { layout_second_moments(check.table, info->config, info->settings.muon); }
     for (size_t i = 0; i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = shards_piece(bytes - i);
         if (__atomic_load_n(&from->give_up, __ATOMIC_RELAXED)) { return status_fail("given up for a newer one"); }
@@ -207,6 +209,7 @@ static inline void checkpoint_state_header_(int32_t* header, const GPT2* model, 
     header[STATE_NUM_PROCESSES] = 1;
     header[STATE_RANK] = 0;
     header[STATE_MASTER_WEIGHTS] = gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0;
+    header[STATE_MUON] = gpt2_info(model)->settings.muon;
     header[STATE_SHUFFLE] = run->loader.shuffled;
     header[STATE_STEP] = run->step;
     memcpy(&header[STATE_RNG], &rng, sizeof(rng));
@@ -317,6 +320,7 @@ static inline Status checkpoint_open_state_(CheckedReader* file, const char* pat
     }
     TRY(checkpoint_flag_(file, STATE_SHUFFLE));
     TRY(checkpoint_flag_(file, STATE_MASTER_WEIGHTS));
+    TRY(checkpoint_flag_(file, STATE_MUON));
     TRY(checkpoint_flag_(file, STATE_OUTLIERS));
     TRY(checkpoint_flag_(file, STATE_NAMES));
     int settings = file->header[STATE_SETTINGS];
@@ -358,6 +362,8 @@ static inline Status checkpoint_read_block_(GPT2* model, GPT2Block block, GPT2Co
     char name[CHECKPOINT_NAME];
     FiniteCheck check;
     finite_check_begin(&check, config, sizeof(float), checkpoint_block_name_(name, file ? file->path : "", block));
+    int muon = block == GPT2_MOMENTS2 && file != NULL && file->header[STATE_MUON];
+    if (muon) { layout_second_moments(check.table, config, 1); }
     for (size_t i = 0; result == STATUS_OK && i < bytes; i += CHECKPOINT_BUFFER) {
         size_t n = shards_piece(bytes - i);
         if (file != NULL) { result = checkpoint_read_numbers_(file, &check, buffer, n); }
@@ -381,8 +387,10 @@ static inline Status checkpoint_read_outliers_(Outliers* outliers, CheckedReader
 // run_state_free frees what it took.
 static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Config config, size_t parameters,
                                             CheckedReader* file) {
-    size_t shard, sample, tensors = file->header[STATE_MASTER_WEIGHTS] ? 3 : 2;
-    size_t least = size_mul(tensors, size_mul(parameters, sizeof(float)));
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t shard, sample, has_master = (size_t)file->header[STATE_MASTER_WEIGHTS];
+    size_t second = layout_second_moments(table, config, file->header[STATE_MUON]);
+    size_t least = size_mul(sizeof(float), size_add(size_mul(1 + has_master, parameters), second));
     least = size_add(least, (size_t)file->header[STATE_OUTLIERS] * sizeof(run->outliers));
     if (file->body_bytes < size_add(least, (size_t)file->header[STATE_SETTINGS])) {
         return status_fail("%s has %zu bytes, the state of this model has at least %zu; it is truncated or another "
@@ -392,8 +400,8 @@ static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Conf
     TRY(checkpoint_position_(file, STATE_SHARD, &shard));
     TRY(checkpoint_position_(file, STATE_SAMPLE, &sample));
     TRY(checkpoint_read_block_(model, GPT2_MOMENTS1, config, parameters, file));
-    TRY(checkpoint_read_block_(model, GPT2_MOMENTS2, config, parameters, file));
-    if (tensors == 3) { TRY(checkpoint_read_block_(model, GPT2_MASTER_WEIGHTS, config, parameters, file)); }
+    TRY(checkpoint_read_block_(model, GPT2_MOMENTS2, config, second, file));
+    if (has_master) { TRY(checkpoint_read_block_(model, GPT2_MASTER_WEIGHTS, config, parameters, file)); }
     TRY(dataloader_state_read(&run->loader, file, file->header[STATE_SHUFFLE], shard, sample,
                               file->header[STATE_NAMES]));
     TRY(checkpoint_read_outliers_(&run->outliers, file));
@@ -407,6 +415,10 @@ static inline Status checkpoint_check_settings_(const CheckedReader* file, const
     int B = file->header[STATE_BATCH], T = file->header[STATE_TIME];
     if ((B != 0 || T != 0) && (B != info->B || T != info->T)) {
         return status_fail("%s was written with -b %d -t %d; resume with the same", file->path, B, T);
+    }
+    if (file->header[STATE_MUON] != info->settings.muon) {
+        return status_fail("%s was written with --optimizer %s; resume with the same", file->path,
+                           info->settings.muon ? "adamw" : "muon");
     }
     int no_master = !file->header[STATE_MASTER_WEIGHTS] && gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) > 0;
     if (no_master && file->header[STATE_SETTINGS] == 0) { // else the caller has compared -w
@@ -476,7 +488,8 @@ static inline Status checkpoint_receive_blocks_(GPT2* model) {
     TRY(comm_broadcast(shards_comm(model), &has_master, sizeof(has_master), 0));
     for (int block = GPT2_MOMENTS1; block <= (int)(has_master ? GPT2_MASTER_WEIGHTS : GPT2_MOMENTS2); block++) {
         if (gpt2_block_bytes(model, (GPT2Block)block) == 0) { continue; }
-        TRY(checkpoint_read_block_(model, (GPT2Block)block, info->config, info->num_parameters, NULL));
+        size_t count = gpt2_block_bytes(model, (GPT2Block)block) / sizeof(float);
+        TRY(checkpoint_read_block_(model, (GPT2Block)block, info->config, count, NULL));
     }
     return STATUS_OK;
 }

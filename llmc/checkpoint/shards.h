@@ -63,12 +63,12 @@ typedef enum { SHARDS_COUNT, SHARDS_PACK, SHARDS_UNPACK } ShardsMove;
 
 // Returns how many of `count` numbers are the rank's, and copies them between the piece and `packed`, which may be the piece
 // itself where they are packed.
-static inline size_t shards_move(const ParameterLayout* l, int rank, size_t first, size_t count, ShardsMove how,
-                                 char* packed, char* piece) {
+static inline size_t shards_move(const ParameterLayout* l, GPT2Block block, int rank, size_t first, size_t count,
+                                 ShardsMove how, char* packed, char* piece) {
     LayoutRun run;
     size_t n = 0;
     for (size_t i = 0; i < count; i += run.count) {
-        run = layout_run(l, first + i, count - i);
+        run = layout_run(l, block == GPT2_MOMENTS2, first + i, count - i);
         if (run.rank != rank) { continue; }
         size_t bytes = run.count * sizeof(float), at = i * sizeof(float), own = n * sizeof(float);
         if (how == SHARDS_PACK) { memmove(packed + own, piece + at, bytes); }
@@ -79,20 +79,20 @@ static inline size_t shards_move(const ParameterLayout* l, int rank, size_t firs
 }
 
 // How many numbers of a piece of a block, given in bytes, are the rank's.
-static inline size_t shards_count(const GPT2* model, int rank, size_t offset, size_t bytes) {
-    return shards_move(gpt2_layout(model), rank, offset / sizeof(float), bytes / sizeof(float), SHARDS_COUNT, NULL,
-                       NULL);
+static inline size_t shards_count(const GPT2* model, GPT2Block block, int rank, size_t offset, size_t bytes) {
+    return shards_move(gpt2_layout(model), block, rank, offset / sizeof(float), bytes / sizeof(float), SHARDS_COUNT,
+                       NULL, NULL);
 }
 
 // ----------------------------------------------------------------------------
 // Saving: rank 0
 
 // Receives the numbers of a process that was asked into their places in from->buffer.
-static inline Status shards_receive_(CheckpointSource* from, int rank, size_t offset, size_t bytes) {
-    size_t own = sizeof(float) * shards_count(from->model, rank, offset, bytes);
+static inline Status shards_receive_(CheckpointSource* from, GPT2Block block, int rank, size_t offset, size_t bytes) {
+    size_t own = sizeof(float) * shards_count(from->model, block, rank, offset, bytes);
     if (own == 0) { return STATUS_OK; }
     TRY(comm_background_receive(shards_comm(from->model), rank, from->packed, own));
-    shards_move(gpt2_layout(from->model), rank, offset / sizeof(float), bytes / sizeof(float), SHARDS_UNPACK,
+    shards_move(gpt2_layout(from->model), block, rank, offset / sizeof(float), bytes / sizeof(float), SHARDS_UNPACK,
                 from->packed, from->buffer);
     return STATUS_OK;
 }
@@ -110,11 +110,11 @@ static inline Status shards_read(CheckpointSource* from, GPT2Block block, size_t
     ShardsRequest request = {(int32_t)block, 0, offset, bytes};
     int size = gpt2_is_sharded(gpt2_info(from->model), block) ? comm_size(comm) : 1;
     for (int rank = 1; rank < size; rank++) {
-        if (shards_count(from->model, rank, offset, bytes) == 0) { continue; }
+        if (shards_count(from->model, block, rank, offset, bytes) == 0) { continue; }
         TRY(comm_background_send(comm, rank, &request, sizeof(request)));
     }
     Status own = from->read(from->model, from->buffer, block, offset, bytes);
-    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, rank, offset, bytes)); }
+    for (int rank = 1; rank < size; rank++) { TRY(shards_receive_(from, block, rank, offset, bytes)); }
     return own;
 }
 
@@ -141,8 +141,9 @@ static inline Status shards_answer_(CheckpointSource* from, const ShardsRequest*
         comm_fail(comm, status_message());
         return STATUS_ERROR;
     }
-    size_t own = sizeof(float) * shards_move(gpt2_layout(from->model), comm_rank(comm), offset / sizeof(float),
-                                             bytes / sizeof(float), SHARDS_PACK, from->buffer, from->buffer);
+    size_t own = sizeof(float) * shards_move(gpt2_layout(from->model), (GPT2Block)r->block, comm_rank(comm),
+                                             offset / sizeof(float), bytes / sizeof(float), SHARDS_PACK, from->buffer,
+                                             from->buffer);
     return comm_background_send(comm, 0, from->buffer, own);
 }
 
@@ -174,14 +175,14 @@ static inline Status shards_spread(GPT2* model, GPT2Block block, char* piece, ch
     if (!gpt2_is_sharded(gpt2_info(model), block)) { return comm_broadcast(comm, piece, bytes, 0); }
     if (comm_rank(comm) == 0) {
         for (int rank = 1; rank < comm_size(comm); rank++) {
-            n = shards_move(l, rank, first, count, SHARDS_PACK, packed, piece);
+            n = shards_move(l, block, rank, first, count, SHARDS_PACK, packed, piece);
             if (n > 0) { TRY(comm_background_send(comm, rank, packed, n * sizeof(float))); }
         }
         return STATUS_OK;
     }
-    n = shards_count(model, comm_rank(comm), offset, bytes);
+    n = shards_count(model, block, comm_rank(comm), offset, bytes);
     if (n > 0) { TRY(comm_background_receive(comm, 0, packed, n * sizeof(float))); }
-    shards_move(l, comm_rank(comm), first, count, SHARDS_UNPACK, packed, piece);
+    shards_move(l, block, comm_rank(comm), first, count, SHARDS_UNPACK, packed, piece);
     return STATUS_OK;
 }
 

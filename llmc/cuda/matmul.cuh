@@ -44,8 +44,9 @@ struct MatmulShape {
     int transpose_a, transpose_b;
     cublasLtEpilogue_t epilogue;
     cudaDataType_t out_type; // of D; A and B are floatX
+    int batch;               // GEMMs that the algorithm is chosen for, whose matrices stand one after the other
 };
-static_assert(sizeof(MatmulShape) == 7 * sizeof(int), "plans are compared byte by byte");
+static_assert(sizeof(MatmulShape) == 8 * sizeof(int), "plans are compared byte by byte");
 
 struct MatmulPlan {
     MatmulShape shape;
@@ -106,6 +107,17 @@ template <class V>
 static inline Status matmul_set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, V v) {
     return cublas_try(cublasLtMatmulDescSetAttribute(desc, name, &v, sizeof(v)));
 }
+template <class V>
+static inline Status matmul_set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, V v) {
+    return cublas_try(cublasLtMatrixLayoutSetAttribute(layout, name, &v, sizeof(v)));
+}
+
+// A column-major matrix, or a batch of them
+static inline Status matmul_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int rows, int cols, int batch) {
+    TRY(cublas_try(cublasLtMatrixLayoutCreate(layout, type, rows, cols, rows)));
+    TRY(matmul_set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)batch));
+    return matmul_set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, (int64_t)rows * cols);
+}
 
 // cuBLASLt's description of the GEMM of p->shape, without an algorithm.
 static inline Status matmul_describe(Matmul* mm, MatmulPlan* p) {
@@ -122,9 +134,9 @@ static inline Status matmul_describe(Matmul* mm, MatmulPlan* p) {
     cudaDataType_t type = CudaType<floatX>::value;
     int a_rows = shape.transpose_a ? shape.k : shape.m, a_cols = shape.transpose_a ? shape.m : shape.k;
     int b_rows = shape.transpose_b ? shape.n : shape.k, b_cols = shape.transpose_b ? shape.k : shape.n;
-    TRY(cublas_try(cublasLtMatrixLayoutCreate(&p->a, type, a_rows, a_cols, a_rows)));
-    TRY(cublas_try(cublasLtMatrixLayoutCreate(&p->b, type, b_rows, b_cols, b_rows)));
-    return cublas_try(cublasLtMatrixLayoutCreate(&p->d, shape.out_type, shape.m, shape.n, shape.m));
+    TRY(matmul_layout(&p->a, type, a_rows, a_cols, shape.batch));
+    TRY(matmul_layout(&p->b, type, b_rows, b_cols, shape.batch));
+    return matmul_layout(&p->d, shape.out_type, shape.m, shape.n, shape.batch);
 }
 
 template <class V> static inline Status matmul_prefer(cublasLtMatmulPreference_t preference,
@@ -142,7 +154,9 @@ static inline Status matmul_choose(Matmul* mm, MatmulPlan* p) {
     TRY(cublas_try(cublasLtMatmulPreferenceCreate(&preference)));
     matmul_prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MATMUL_WORKSPACE);
     matmul_prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                  p->shape.out_type == CUDA_R_32F ? in_fp32 | as_d : in_fp32);
+                  p->shape.batch > 1                ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_NONE
+                  : p->shape.out_type == CUDA_R_32F ? in_fp32 | as_d
+                                                    : in_fp32);
     cublas_try(
         cublasLtMatmulAlgoGetHeuristic(mm->handle, p->desc, p->a, p->b, p->d, p->d, preference, 1, &result, &found));
     cublas_try(cublasLtMatmulPreferenceDestroy(preference));
@@ -242,8 +256,21 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
 
 // Of floatX, unless out_type says otherwise
 static inline MatmulShape matmul_shape(int m, int n, int k, int transpose_a, int transpose_b,
-                                       cublasLtEpilogue_t epilogue, cudaDataType_t out_type = CudaType<floatX>::value) {
-    return {m, n, k, transpose_a, transpose_b, epilogue, out_type};
+                                       cublasLtEpilogue_t epilogue, cudaDataType_t out_type = CudaType<floatX>::value,
+                                       int batch = 1) {
+    return {m, n, k, transpose_a, transpose_b, epilogue, out_type, batch};
+}
+
+// D = alpha A B + beta C for `count` matrices each, at most shape.batch
+static inline void matmul_batch(Matmul* mm, floatX* d, const floatX* a, const floatX* b, MatmulShape shape, int count,
+                                float alpha, const floatX* c, float beta) {
+    MatmulPlan* p = matmul_plan_(mm, shape);
+    if (p == NULL) { return; }
+    for (cublasLtMatrixLayout_t layout : {p->a, p->b, p->d}) {
+        matmul_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)count);
+    }
+    cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
+                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
 }
 
 // out (BT, OC) = inp (BT, C) W^T + bias; W is (OC, C), bias (OC) or NULL.

@@ -93,15 +93,16 @@ static inline int gpt2_has_masters(GPT2Settings settings) {
 static inline void gpt2_plan_blocks(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout, int training,
                                     int snapshot) {
     size_t n = layout->elements, shard = settings.zero ? layout->shard_elements : n;
+    size_t second = settings.zero ? layout->shard_second_elements : layout->second_elements;
     size_t masters = gpt2_has_masters(settings) ? size_mul(shard, sizeof(float)) : 0;
     plan_set(plan, PLAN_WEIGHTS, GPT2_MEMORY, n * sizeof(floatX));
     if (!training) { return; }
     plan_set(plan, PLAN_GRADIENTS, GPT2_MEMORY, n * sizeof(float));
     plan_set(plan, PLAN_MOMENTS1, GPT2_MEMORY, shard * sizeof(float));
-    plan_set(plan, PLAN_MOMENTS2, GPT2_MEMORY, shard * sizeof(float));
+    plan_set(plan, PLAN_MOMENTS2, GPT2_MEMORY, second * sizeof(float));
     plan_set(plan, PLAN_MASTER_WEIGHTS, GPT2_MEMORY, masters);
     if (snapshot) {
-        plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, n * sizeof(floatX) + 2 * shard * sizeof(float) + masters);
+        plan_set(plan, PLAN_SNAPSHOT, PLAN_HOST, n * sizeof(floatX) + (shard + second) * sizeof(float) + masters);
     }
 }
 
@@ -112,9 +113,10 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     TRY(gpt2_config_status(config, "the model"));
     if (settings.micro_steps < 1) { return status_fail("a model for %d micro-steps", settings.micro_steps); }
     if (B != 0 || T != 0) { TRY(gpt2_check_sizes(config, B, T)); }
-    TRY(layout_create(&layout, config, comm_size(settings.comm)));
+    TRY(layout_create(&layout, config, comm_size(settings.comm), settings.muon));
     size_t masters = gpt2_has_masters(settings) ? sizeof(float) : 0;
-    plan->checkpoint_bytes = gpt2_parameters(layout.table, config) * (sizeof(floatX) + 2 * sizeof(float) + masters);
+    plan->checkpoint_bytes = gpt2_parameters(layout.table, config) * (sizeof(floatX) + sizeof(float) + masters);
+    plan->checkpoint_bytes += layout_second_moments(layout.table, config, settings.muon) * sizeof(float);
     gpt2_plan_blocks(plan, settings, &layout, training && B != 0, snapshot);
     Status status = gpt2_plan_rows(plan, config, settings, &layout, B, T, training);
     layout_free(&layout);
@@ -133,9 +135,10 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);
     info->sharded = settings.zero && info->size > 1;
     if (gpt2_plan(&model->plan, config, settings, 0, 0, 0, 0) == STATUS_OK &&
-        layout_create(&model->layout, config, info->size) == STATUS_OK) {
+        layout_create(&model->layout, config, info->size, settings.muon) == STATUS_OK) {
         info->elements = model->layout.elements;
         info->shard_elements = info->sharded ? model->layout.shard_elements : model->layout.elements;
+        info->second_elements = info->sharded ? model->layout.shard_second_elements : model->layout.second_elements;
         gpt2_build(model);
     }
     if (status_now() != STATUS_OK) {
@@ -178,7 +181,10 @@ static inline char* gpt2_block(const GPT2* model, GPT2Block block) {
 }
 
 size_t gpt2_block_bytes(const GPT2* model, GPT2Block block) {
-    return gpt2_block(model, block) != NULL ? model->info.num_parameters * gpt2_element(&model->info, block) : 0;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    int muon = block == GPT2_MOMENTS2 && model->info.settings.muon;
+    size_t count = layout_second_moments(table, model->info.config, muon);
+    return gpt2_block(model, block) != NULL ? count * gpt2_element(&model->info, block) : 0;
 }
 
 // Copies a piece of a block between the model's memory and the host's
@@ -201,8 +207,8 @@ static Status gpt2_copy_runs(const GPT2* model, GPT2Block block, char* memory, c
                            size_add(offset, bytes), all, size);
     }
     for (size_t i = 0; i < count; i += run.count) {
-        run = layout_run(&model->layout, offset / size + i, count - i);
-        size_t at = (sharded ? run.shard_offset : run.offset) * size;
+        run = layout_run(&model->layout, block == GPT2_MOMENTS2, offset / size + i, count - i);
+        size_t at = gpt2_run_offset(&model->info, block, run) * size;
         if (sharded && run.rank != model->info.rank) { continue; }
         TRY(copy(memory + at, host + i * size, run.count * size));
     }
@@ -214,7 +220,9 @@ static Status gpt2_copy_runs(const GPT2* model, GPT2Block block, char* memory, c
 
 // Bytes of it in the snapshot
 static size_t gpt2_snapshot_part(const GPT2* model, GPT2Block block) {
-    size_t elements = block == GPT2_WEIGHTS ? model->info.elements : model->info.shard_elements;
+    size_t elements = block == GPT2_WEIGHTS    ? model->info.elements
+                      : block == GPT2_MOMENTS2 ? model->info.second_elements
+                                               : model->info.shard_elements;
     int in = block != GPT2_GRADIENTS && gpt2_block(model, block) != NULL;
     return in ? elements * gpt2_element(&model->info, block) : 0;
 }
@@ -285,11 +293,12 @@ static inline int fault_search_parameter_(FaultSearch* s, const char* before, GP
     int whole = !gpt2_is_sharded(&s->model->info, block), found = 0;
     const char* data = gpt2_block(s->model, block);
     if (data == NULL || layer >= p->layers) { return 0; }
+    if (block == GPT2_MOMENTS2 && layout_is_muon(&s->model->layout, i)) { return 0; }
     for (LayoutRun run; offset < end && !found; offset += run.count) {
         run = layout_run_at(&s->model->layout, offset, end - offset);
         if (!whole && run.rank != s->model->info.rank) { continue; }
         found = fault_search_scan_(s, before, p->name, ", layer", p->layers > 1 ? (int)layer : -1,
-                                   data + (whole ? run.offset : run.shard_offset) * element, run.count, element);
+                                   data + gpt2_run_offset(&s->model->info, block, run) * element, run.count, element);
     }
     return found;
 }

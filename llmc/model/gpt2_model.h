@@ -42,6 +42,7 @@ typedef enum { PLAN_DEVICE, PLAN_HOST } PlanMemory;
     X(GRADIENT_TREE, "gradients, tree sums")                                                                           \
     X(RECEIVED, "gradients received")                                                                                  \
     X(BLOCK_SUMS, "sums of blocks")                                                                                    \
+    X(MUON, "orthogonalisation")                                                                                       \
     X(ACTIVATIONS, "activations")                                                                                      \
     X(BATCH, "a batch")                                                                                                \
     X(SORTED, "a batch, sorted")                                                                                       \
@@ -137,7 +138,9 @@ static inline int plan_fits(const GPT2Plan* plan, const GPT2Memory* memory) {
 // How a model computes. The CPU trainer has no master weights, no tf32 and no GELU in epilogues.
 typedef struct {
     int recompute;      // what the backward pass recomputes instead of keeping: 0 nothing, 1 GELU, 2 also LayerNorm
-    int master_weights; // 1: AdamW updates an fp32 copy of bf16 weights; 0: the weights, with stochastic rounding
+    int master_weights; // 1: updates act on an fp32 copy of bf16 weights; 0: on the weights, with stochastic rounding
+    int muon;           // 1: Muon updates the matrices of the layers, AdamW the rest; 0: AdamW all
+    float momentum;     // Muon's
     int tf32;           // 1: fp32 GEMMs may use tf32 tensor cores
     int gelu_fusion;    // GELU in cuBLASLt's epilogues: 0 never, 1 forward, 2 forward and backward
     int micro_steps;    // maximum of micro-steps per step in this process; gradient buffers are sized for it
@@ -151,6 +154,7 @@ typedef struct {
 static inline GPT2Settings gpt2_default_settings(void) {
     GPT2Settings s;
     s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
+    s.muon = 0, s.momentum = 0.95f;
     s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1, s.graphs = 1;
     return s;
 }
@@ -169,15 +173,16 @@ typedef struct {
     GPT2Settings settings;
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t num_parameters;
-    size_t weight_bytes;   // of one weight: 4 in fp32, 2 in bf16
-    size_t memory_bytes;   // that the model has allocated; on the GPU, of device memory
-    int rank, size;        // of this process, among those that train the model
-    int copy_engines;      // 1: copy engines exchange data between the GPUs
-    int sharded;           // 1: moments and master weights are those of this process's shard only
-    size_t elements;       // of weights and of gradients, with the padding between tensors (parameter_layout.h)
-    size_t shard_elements; // of moments, and of master weights: the same number, or a shard's
-    int B, T;              // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
-    int last_B, last_T;    // of the last forward pass
+    size_t weight_bytes;    // of one weight: 4 in fp32, 2 in bf16
+    size_t memory_bytes;    // that the model has allocated; on the GPU, of device memory
+    int rank, size;         // of this process, among those that train the model
+    int copy_engines;       // 1: copy engines exchange data between the GPUs
+    int sharded;            // 1: moments and master weights are those of this process's shard only
+    size_t elements;        // of weights and of gradients, with the padding between tensors (parameter_layout.h)
+    size_t shard_elements;  // of first moments, and of master weights: the same number, or a shard's
+    size_t second_elements; // of second moments: without those of what Muon updates, which has none
+    int B, T;               // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
+    int last_B, last_T;     // of the last forward pass
     LastPass last_pass;
     int training;    // 1: the model has gradients and AdamW's moments
     int queues;      // 1: passes and updates are asynchronous: the call only enqueues them
@@ -194,8 +199,8 @@ typedef struct {
 typedef enum {
     GPT2_WEIGHTS,       // weight_bytes each
     GPT2_GRADIENTS,     // fp32, and so are the rest
-    GPT2_MOMENTS1,      // AdamW's first moments
-    GPT2_MOMENTS2,      // AdamW's second moments
+    GPT2_MOMENTS1,      // AdamW's first moments, and Muon's momentum
+    GPT2_MOMENTS2,      // AdamW's second moments, of the tensors that AdamW updates
     GPT2_MASTER_WEIGHTS // only where bf16 weights are trained with settings.master_weights
 } GPT2Block;
 
@@ -290,7 +295,8 @@ void gpt2_set_local(GPT2* model, int local);
 // With NULL it waits for neither: gpt2_update needs neither on the host, and gpt2_wait_update returns after both are known.
 Status gpt2_grad_norm(GPT2* model, float* norm);
 
-// One AdamW step (adamw.cuh, cpu/numbers.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
+// One step of AdamW (adamw.cuh, cpu/numbers.h) or, of the matrices of the layers with settings.muon, of Muon (muon.cuh,
+// cpu/muon.h), `step` counting from 1; weight decay on matrices only; gradients whose norm
 // (gpt2_grad_norm) exceeds grad_clip are scaled down to it; 0: no clipping. A process updates its shard, and receives the other
 // shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
 // (gpt2_grad_norm) is not finite, all weights and moments are left unchanged; on the GPU without the host. A single weight
@@ -430,6 +436,11 @@ static inline size_t gpt2_element(const GPT2Info* info, GPT2Block block) {
 // 1 if a process has only its shard of a block.
 static inline int gpt2_is_sharded(const GPT2Info* info, GPT2Block block) {
     return info->sharded && block != GPT2_WEIGHTS && block != GPT2_GRADIENTS;
+}
+
+// Where a run of the layout is in a block's memory
+static inline size_t gpt2_run_offset(const GPT2Info* info, GPT2Block block, LayoutRun run) {
+    return gpt2_is_sharded(info, block) ? run.shard_offset : block == GPT2_MOMENTS2 ? run.second : run.offset;
 }
 
 #endif

@@ -56,9 +56,13 @@ its command lines work unchanged.
       "tokens of a step, a multiple of B*T: the micro-batches' gradients are accumulated; -1: B*T of each process")    \
     X(max_steps, "-x", "--max-steps", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, RESULT,                                  \
       "steps to train; -1: one epoch")                                                                                 \
-    G(scheduler, "Learning rate and AdamW")                                                                            \
+    G(scheduler, "Learning rate and optimizer")                                                                            \
     X(scheduler, "-k", "--scheduler", text, "cosine", 0, 0, "cosine|linear|constant|wsd", FOR_BOTH, RESULT,            \
       "learning rate schedule")                                                                                        \
+    X(optimizer, NULL, "--optimizer", text, "adamw", 0, 0, "adamw|muon", FOR_BOTH, RESULT,                             \
+      "adamw; muon: the matrices of the layers by Muon, the rest by AdamW")                                            \
+    X(momentum, NULL, "--momentum", number, 0.95, 0, 0.999999, NULL, FOR_BOTH, RESULT,                                 \
+      "Muon's decay of the momentum")                                                                                  \
     X(learning_rate, "-l", "--learning-rate", number, 3e-4, 0, 1e3, NULL, FOR_BOTH, RESULT,                            \
       "largest learning rate")                                                                                         \
     X(warmup, "-u", "--warmup", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, RESULT,                                          \
@@ -66,7 +70,7 @@ its command lines work unchanged.
     X(final_fraction, "-q", "--final-fraction", number, 1.0, 0, 1, NULL, FOR_BOTH, RESULT,                             \
       "learning rate at the end, as a fraction of the largest")                                                        \
     X(weight_decay, "-c", "--weight-decay", number, 0.0, 0, 1e3, NULL, FOR_BOTH, RESULT,                               \
-      "AdamW's, on matrices only")                                                                                     \
+      "of matrices only")                                                                                     \
     X(grad_clip, NULL, "--grad-clip", number, 1.0, 0, 1e9, NULL, FOR_BOTH, RESULT,                                     \
       "largest gradient norm; 0: no clipping")                                                                         \
     X(beta1, NULL, "--beta1", number, 0.9, 0, 0.999999, NULL, FOR_BOTH, RESULT,                                        \

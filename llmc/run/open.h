@@ -140,6 +140,7 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     s.gelu_fusion = o->gelu_fusion;
     s.micro_steps = run_plan_micro_steps(o, o->batch, comm_size(t->comm));
     s.comm = t->comm;
+    s.muon = strcmp(o->optimizer, "muon") == 0, s.momentum = (float)o->momentum;
     s.zero = o->zero;
     s.sum_any = strcmp(o->sum_order, "any") == 0;
     s.copy_engines = strcmp(o->exchange, "auto") == 0;

@@ -21,7 +21,8 @@ static inline int identity_effect_(const CliFlag* f) {
         return -1;
     case CLI_INDEX_batch: // the position in the data is in samples of B*T
     case CLI_INDEX_time:
-    case CLI_INDEX_overfit: // has no position in the data to resume from
+    case CLI_INDEX_optimizer: // its moments are the checkpoint's
+    case CLI_INDEX_overfit:   // has no position in the data to resume from
         return IDENTITY_FIXED;
     default:
         return f->effect == CLI_RESULT ? IDENTITY_RESULT : -1;

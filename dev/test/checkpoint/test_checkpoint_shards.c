@@ -48,10 +48,10 @@ static void open_model(Comm* c, float first, int master) {
     model = make_model_of(config, master, first);
     model.info.settings.comm = c, model.info.settings.zero = zero;
     model.info.sharded = comm_size(c) > 1 && zero;
-    check(layout_create(&model.layout, config, comm_size(c)));
+    check(layout_create(&model.layout, config, comm_size(c), 0));
     LayoutRun run;
     for (size_t i = 0, n = model.info.num_parameters; model.info.sharded && i < n; i += run.count) {
-        run = layout_run(&model.layout, i, n - i);
+        run = layout_run(&model.layout, 0, i, n - i);
         for (size_t k = i; run.rank != comm_rank(c) && k < i + run.count; k++) {
             for (int b = GPT2_MOMENTS1; b <= (int)GPT2_MOMENTS2 + master; b++) { model.blocks[b][k] = NAN; }
         }
@@ -151,7 +151,7 @@ static int own_numbers_are(const GPT2* saved) {
     LayoutRun run;
     int good = 1;
     for (size_t i = 0, n = model.info.num_parameters; i < n; i += run.count) {
-        run = layout_run(&model.layout, i, n - i);
+        run = layout_run(&model.layout, 0, i, n - i);
         int own = !model.info.sharded || run.rank == comm_rank(model.info.settings.comm);
         for (int b = GPT2_MOMENTS1; b <= (int)GPT2_MASTER_WEIGHTS; b++) {
             for (size_t k = i; k < i + run.count; k++) {
@@ -279,7 +279,7 @@ static void with_the_first_gpu_lost(Comm* c) {
 // A number of the last process's shard
 static size_t number_of(int rank) {
     for (size_t i = model.info.num_parameters; i-- > 0;) {
-        if (layout_run(&model.layout, i, 1).rank == rank) { return i; }
+        if (layout_run(&model.layout, 0, i, 1).rank == rank) { return i; }
     }
     fatal("rank %d has no numbers", rank);
 }

@@ -7,6 +7,7 @@
 #include "llmc/cpu/attention.h"
 #include "llmc/cpu/layers.h"
 #include "llmc/cpu/matmul.h"
+#include "llmc/cpu/muon.h"
 #include "llmc/cpu/numbers.h"
 #include "dev/test/fixtures/unit.h"
 
@@ -351,6 +352,77 @@ static void test_adamw(size_t n) {
     free(params), free(m), free(v), free(e);
 }
 
+// X = X / ||X||, and five Newton-Schulz steps, for X (rows, cols), in fp64; always from the left, whatever the shape.
+static void orthogonalise_fp64(double* x, size_t rows, size_t cols) {
+    double norm = 0.0, *a = (double*)calloc_check(2 * rows * rows + rows, sizeof(double)), *b = a + rows * rows,
+           *column = b + rows * rows;
+    for (size_t i = 0; i < rows * cols; i++) { norm += x[i] * x[i]; }
+    for (size_t i = 0; i < rows * cols; i++) { x[i] /= sqrt(norm) + 1e-7; }
+    for (int step = 0; step < 5; step++) {
+        for (size_t i = 0; i < rows * rows; i++) {
+            a[i] = 0.0;
+            for (size_t k = 0; k < cols; k++) { a[i] += x[i / rows * cols + k] * x[i % rows * cols + k]; }
+        }
+        for (size_t i = 0; i < rows * rows; i++) {
+            b[i] = (i / rows == i % rows ? 3.4445 : 0.0) - 4.7750 * a[i];
+            for (size_t k = 0; k < rows; k++) { b[i] += 2.0315 * a[i / rows * rows + k] * a[k * rows + i % rows]; }
+        }
+        for (size_t j = 0; j < cols; j++) {
+            for (size_t i = 0; i < rows; i++) { column[i] = x[i * cols + j]; }
+            for (size_t i = 0; i < rows; i++) {
+                x[i * cols + j] = 0.0;
+                for (size_t k = 0; k < rows; k++) { x[i * cols + j] += b[i * rows + k] * column[k]; }
+            }
+        }
+    }
+    free(a);
+}
+
+// Three steps against fp64. The steps stretch singular values that differ little, so the tolerance is wider than elsewhere.
+static void test_muon(size_t rows, size_t cols) {
+    const double lr = 0.01, mu = 0.9, decay = 0.1, scale = 0.5;
+    size_t n = rows * cols;
+    float *params = numbers(n, 1, 1), *momentum = (float*)calloc_check(n, sizeof(float));
+    float* scratch = unwritten(muon_scratch(rows, cols));
+    double *e = (double*)calloc_check(3 * n + n / LAYOUT_BLOCK + 1, sizeof(double)), *em = e + n, *x = em + n,
+           *sums = x + n;
+    for (size_t i = 0; i < n; i++) { e[i] = (double)params[i]; }
+    for (int t = 1; t <= 3; t++) {
+        float* grads = numbers(n, 1, 20 + (unsigned)t);
+        for (size_t i = 0; i < n; i++) {
+            double g = scale * (double)grads[i];
+            em[i] = mu * em[i] + (1.0 - mu) * g;
+            x[i] = mu * em[i] + (1.0 - mu) * g;
+        }
+        orthogonalise_fp64(x, rows, cols);
+        double root = 0.2 * sqrt((double)(rows > cols ? rows : cols));
+        for (size_t i = 0; i < n; i++) { e[i] -= lr * (root * x[i] + decay * e[i]); }
+        CHECK(muon_update(params, momentum, grads, rows, cols, (float)lr, (float)mu, (float)decay, (float)scale,
+                          scratch, sums) == 0);
+        free(grads);
+    }
+    CHECK(relative_error(momentum, em, n) <= TOLERANCE);
+    CHECK(relative_error(params, e, n) <= 10 * TOLERANCE);
+    free(params), free(momentum), free(scratch), free(e);
+}
+
+// A matrix with a gradient that is not finite stays as it is, and every weight of it is counted; one without gradients decays.
+static void test_muon_keeps(void) {
+    enum { ROWS = 48, COLS = 32, N = ROWS * COLS };
+    float *params = numbers(N, 1, 1), *before = numbers(N, 1, 1), *momentum = (float*)calloc_check(N, sizeof(float)),
+          *grads = numbers(N, 1, 2), *scratch = unwritten(muon_scratch(ROWS, COLS));
+    double sums[1];
+    grads[77] = INFINITY;
+    CHECK(muon_update(params, momentum, grads, ROWS, COLS, 0.1f, 0.9f, 0.1f, 1.0f, scratch, sums) == N);
+    CHECK(memcmp(params, before, N * sizeof(float)) == 0 && momentum[77] == 0.0f && momentum[78] != 0.0f);
+    memset(grads, 0, N * sizeof(float)), memset(momentum, 0, N * sizeof(float));
+    CHECK(muon_update(params, momentum, grads, ROWS, COLS, 0.1f, 0.9f, 0.5f, 1.0f, scratch, sums) == 0);
+    int decays = 1;
+    for (size_t i = 0; i < N; i++) { decays &= fabsf(params[i] - 0.95f * before[i]) <= 1e-6f; }
+    CHECK(decays);
+    free(params), free(before), free(momentum), free(grads), free(scratch);
+}
+
 // What makes a new weight, or its second moment, not finite: gradient, moments and weight before. The last gives a second
 // moment that is infinite and a weight that is not.
 static const float bad_updates[][4] = {
@@ -468,6 +540,10 @@ int main(void) {
     test_classifier(9, 251, 256);
     test_encoder();
     test_adamw(1001);
+    test_muon(96, 32);
+    test_muon(48, 48);
+    test_muon(32, 80);
+    test_muon_keeps();
     test_adamw_keeps(1001, 1e36f);
     test_adamw_keeps(3, 1e36f);
     for (int threads = 1; threads <= 2; threads++) {

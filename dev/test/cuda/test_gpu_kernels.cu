@@ -20,6 +20,7 @@
 #include "llmc/cuda/global_norm.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/nvtx.cuh"
 #include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
@@ -851,6 +852,126 @@ static void test_adamw_clips(size_t n, float norm, float clip) {
     check_same_bits("clipped: weights", params, params_scaled.bits());
 }
 
+// The Newton-Schulz steps in fp64, rounded where the GPU stores a matrix: of u (rows, cols) with rows <= cols
+static Numbers orthogonalised(Numbers x, size_t rows, size_t cols) {
+    double squares = 0.0;
+    auto round = [](double v) { return rounded<floatX>(v); };
+    for (double& v : x) { v = round(v), squares += v * v; }
+    for (double& v : x) { v = round(v / (sqrt(squares) + 1e-7)); }
+    for (int step = 0; step < 5; step++) {
+        Numbers a(rows * rows), b(rows * rows), y(rows * cols);
+        for (size_t i = 0; i < rows * rows; i++) {
+            for (size_t k = 0; k < cols; k++) { a[i] += x[i / rows * cols + k] * x[i % rows * cols + k]; }
+            a[i] = round(a[i]);
+        }
+        for (size_t i = 0; i < rows * rows; i++) {
+            for (size_t k = 0; k < rows; k++) { b[i] += a[i / rows * rows + k] * a[k * rows + i % rows]; }
+            b[i] = round(2.0315 * b[i] - 4.7750 * a[i]);
+        }
+        for (size_t i = 0; i < rows * cols; i++) {
+            for (size_t k = 0; k < rows; k++) { y[i] += b[i / cols * rows + k] * x[k * cols + i % cols]; }
+            y[i] = round(y[i] + 3.4445 * x[i]);
+        }
+        x = y;
+    }
+    return x;
+}
+static Numbers transposed(const Numbers& x, size_t rows, size_t cols) {
+    Numbers t(x.size());
+    for (size_t i = 0; i < x.size(); i++) { t[i % cols * rows + i / cols] = x[i]; }
+    return t;
+}
+
+// A matrix with its state
+struct MuonTensors {
+    TensorX params;
+    TensorF grads, momentum, master;
+    MuonTensors(size_t n, unsigned seed)
+        : params(numbers(n, 1, seed)), grads(numbers(n, 1, seed + 1)), momentum(numbers(n, 1, seed + 2)),
+          master(numbers(n, 1, seed)) {}
+    MuonMatrix get(bool with_master) {
+        return {params.data, grads.data, momentum.data, with_master ? master.data : NULL, 5};
+    }
+};
+
+// Steps of a batch of matrices against fp64; each alone gets the bits that it gets in the batch.
+static void test_muon(Matmul* mm, size_t rows, size_t cols, bool with_master) {
+    const size_t n = rows * cols, scratch_bytes = 3 * muon_matrix_bytes(rows, cols);
+    const double mu = 0.95f, decay = 0.1f, clip = 0.5, scale = 0.2 * sqrt((double)(rows > cols ? rows : cols));
+    const AdamW a = adamw_step(0.02f, 0.9f, 0.95f, 1e-8f, (float)clip, 1);
+    Guard guard(1, 1);
+    Tensor<char> scratch(scratch_bytes);
+    MuonTensors *batch[3], *alone[3];
+    MuonMatrices matrices = {};
+    for (unsigned k = 0; k < 3; k++) {
+        batch[k] = new MuonTensors(n, 10 * k + 1), alone[k] = new MuonTensors(n, 10 * k + 1);
+        matrices.matrix[matrices.count++] = batch[k]->get(with_master);
+    }
+    muon_update(mm, matrices, rows, cols, (float)mu, (float)decay, a, guard.get(), scratch.data);
+    for (unsigned k = 0; k < 3; k++) {
+        MuonMatrices one = {{alone[k]->get(with_master)}, 1};
+        muon_update(mm, one, rows, cols, (float)mu, (float)decay, a, guard.get(), scratch.data);
+        wait_for_gpu();
+        const Numbers grads = batch[k]->grads.read(), before = numbers(n, 1, 10 * k + 1),
+                      moment = numbers(n, 1, 10 * k + 3);
+        Numbers expected(n), bound(n), u(n);
+        for (size_t i = 0; i < n; i++) {
+            const double g = (1 - mu) * grads[i] * clip;
+            expected[i] = mu * moment[i] + g, bound[i] = 4 * EPS * (mu * fabs(moment[i]) + fabs(g));
+            u[i] = mu * expected[i] + g;
+        }
+        check_rounded("momentum", batch[k]->momentum, expected, bound);
+        const Numbers o = rows <= cols ? orthogonalised(u, rows, cols)
+                                       : transposed(orthogonalised(transposed(u, rows, cols), cols, rows), cols, rows);
+        const Numbers after = with_master ? batch[k]->master.read() : batch[k]->params.read();
+        double error = 0.0, size = 0.0;
+        for (size_t i = 0; i < n; i++) {
+            const double change = -0.02f * (scale * o[i] + decay * before[i]);
+            error += pow(after[i] - before[i] - change, 2), size += change * change;
+        }
+        // that of roundings that fall to the other side; without masters in bf16, the weights' own
+        const double tolerance = sizeof(floatX) == 4 ? 1e-4 : with_master ? 0.02 : 0.2;
+        if (!CHECK(sqrt(error / size) <= tolerance)) {
+            printf("    %zu x %zu: %.1e\n", rows, cols, sqrt(error / size));
+        }
+        check_same_bits("momentum of a matrix alone", alone[k]->momentum, batch[k]->momentum.bits());
+        check_same_bits("weights of a matrix alone", alone[k]->params, batch[k]->params.bits());
+        check_same_bits("masters of a matrix alone", alone[k]->master, batch[k]->master.bits());
+        if (with_master) { check_rounded("weights", batch[k]->params, after, Numbers(n)); }
+    }
+    CHECK(guard.counted() == 0);
+    for (unsigned k = 0; k < 3; k++) { delete batch[k], delete alone[k]; }
+}
+
+// Nothing changes after a step whose loss or norm is not finite; a matrix with a momentum that is not finite stays as it is,
+// and each of its weights is counted.
+static void test_muon_guard(Matmul* mm, size_t rows, size_t cols) {
+    const size_t n = rows * cols;
+    const AdamW a = adamw_step(0.02f, 0.9f, 0.95f, 1e-8f, 1.0f, 1);
+    MuonTensors t(n, 1), before(n, 1);
+    Tensor<char> scratch(muon_matrix_bytes(rows, cols));
+    MuonMatrices one = {{t.get(true)}, 1};
+    for (double bad : {(double)NAN, (double)INFINITY}) {
+        for (int which : {0, 1}) {
+            Guard guard(which ? 1 : bad, which ? bad : 1);
+            muon_update(mm, one, rows, cols, 0.95f, 0.1f, a, guard.get(), scratch.data);
+            wait_for_gpu();
+            CHECK(guard.counted() == 0);
+        }
+    }
+    check_same_bits("momentum after a bad step", t.momentum, before.momentum.bits());
+    check_same_bits("masters after a bad step", t.master, before.master.bits());
+    Numbers moments = before.momentum.read();
+    moments[n / 3] = INFINITY;
+    t.momentum.write(moments);
+    Guard guard(1, 1);
+    muon_update(mm, one, rows, cols, 0.95f, 0.1f, a, guard.get(), scratch.data);
+    wait_for_gpu();
+    CHECK(guard.counted() == n && isinf(t.momentum.read()[n / 3]) && t.momentum.read()[0] != moments[0]);
+    check_same_bits("weights with a bad momentum", t.params, before.params.bits());
+    check_same_bits("masters with a bad momentum", t.master, before.master.bits());
+}
+
 #if defined(PRECISION_BF16)
 // The random bits of an element: others than those of 2^32 elements before it, and than those of the step before.
 static void test_random_bits_of_elements(size_t n) {
@@ -1513,6 +1634,12 @@ int main(void) {
         test_unnormalised_softmax(&mm, 1100, 72, 300, 384, 8);
         test_unnormalised_softmax(&mm, 1100, 72, 300, 384, 60);
     }
+    for (bool with_master : {true, false}) {
+        test_muon(&mm, 64, 64, with_master);
+        test_muon(&mm, 256, 64, with_master);
+        test_muon(&mm, 64, 160, with_master);
+    }
+    test_muon_guard(&mm, 64, 256);
     for (int C : {64, 768, 1600}) { test_mlp_groups(&mm, 133, C); } // what no race has measured: the baseline
     test_mlp_groups(&mm, 8253, 768);
     for (const MatmulAlgorithm& a : matmul_algorithms) { // which 16-bit GEMMs take

@@ -55,7 +55,7 @@ static void cover_table(Cover* c, size_t most) {
     memset(c->seen, 0, l->elements);
     memset(c->in_shard, 0, (size_t)l->size * l->shard_elements);
     for (size_t i = 0; i < end && c->ok;) {
-        LayoutRun run = layout_run(l, i, end - i < most ? end - i : most);
+        LayoutRun run = layout_run(l, 0, i, end - i < most ? end - i : most);
         c->ok = c->ok && run.count > 0 && run.count <= most;
         if (c->ok) { cover_run(c, i, run); }
         i += run.count;
@@ -73,7 +73,7 @@ static void cover_buckets(Cover* c) {
         size_t end = b->begin;
         for (int r = 0; r < l->size; r++) {
             layout_shard_part(l, i, r, &begin, &count);
-            c->ok = c->ok && begin == end && count % LAYOUT_BLOCK == 0 && count <= b->per_rank;
+            c->ok = c->ok && (count == 0 || begin == end) && count % LAYOUT_BLOCK == 0 && count <= b->per_rank;
             end += count;
             LayoutRun run = count > 0 ? layout_run_at(l, begin, count) : layout_run_at(l, b->begin, 1);
             c->ok =
@@ -85,15 +85,42 @@ static void cover_buckets(Cover* c) {
     c->ok = c->ok && covered == l->elements;
 }
 
-static int every_element_has_one_place(GPT2Config config, int size) {
+// Second moments: those of all tensors but Muon's, in table order, each in one place of the whole memory and of one shard
+static void cover_second(Cover* c) {
+    const ParameterLayout* l = &c->layout;
+    GPT2Parameter table[NUM_PARAMETER_TENSORS];
+    size_t end = layout_second_moments(table, l->config, l->muon), first = 0;
+    memset(c->seen, 0, l->elements);
+    memset(c->in_shard, 0, (size_t)l->size * l->shard_elements);
+    for (int t = 0; t < NUM_PARAMETER_TENSORS; t++) {
+        for (size_t i = 0; i < table[t].count && c->ok;) {
+            LayoutRun run = layout_run(l, 1, first + i, table[t].count - i < 777 ? table[t].count - i : 777);
+            size_t slice = table[t].rows * table[t].cols;
+            c->ok = c->ok && run.offset == layout_offset(l, t, i / slice) + i % slice && run.count <= 777;
+            c->ok = c->ok && run.second + run.count <= l->second_elements &&
+                    run.shard_offset + run.count <= l->shard_second_elements;
+            for (size_t k = 0; k < run.count && c->ok; k++) {
+                unsigned char* shard = &c->in_shard[(size_t)run.rank * l->shard_elements + run.shard_offset + k];
+                c->ok = !c->seen[run.second + k] && !*shard;
+                c->seen[run.second + k] = *shard = 1;
+            }
+            i += run.count;
+        }
+        first += table[t].count;
+    }
+    c->ok = c->ok && first == end;
+}
+
+static int every_element_has_one_place(GPT2Config config, int size, int muon) {
     Cover c = {.ok = 1};
-    check(layout_create(&c.layout, config, size));
+    check(layout_create(&c.layout, config, size, muon));
     c.seen = (unsigned char*)malloc_check(c.layout.elements);
     c.decays = (unsigned char*)malloc_check(c.layout.elements);
     c.in_shard = (unsigned char*)malloc_check((size_t)size * c.layout.shard_elements);
     cover_buckets(&c);
     cover_table(&c, SIZE_MAX);
     cover_table(&c, 1000);
+    cover_second(&c);
     free(c.seen);
     free(c.decays);
     free(c.in_shard);
@@ -105,7 +132,10 @@ static void small_models_have_every_element_once(void) {
     const GPT2Config configs[] = {sizes(8, 100, 1, 1, 32), sizes(7, 300, 2, 3, 96), sizes(40, 1000, 5, 2, 64),
                                   sizes(64, 20000, 1, 2, 256)};
     for (int c = 0; c < 4; c++) {
-        for (int i = 0; i < COUNTS; i++) { CHECK(every_element_has_one_place(configs[c], process_counts[i])); }
+        for (int i = 0; i < COUNTS; i++) {
+            CHECK(every_element_has_one_place(configs[c], process_counts[i], 0));
+            CHECK(every_element_has_one_place(configs[c], process_counts[i], 1));
+        }
     }
 }
 
@@ -174,7 +204,7 @@ static void models_of_all_sizes_have_a_layout(void) {
     for (int c = 0; c < 5; c++) {
         for (int i = 0; i < COUNTS; i++) {
             ParameterLayout l;
-            check(layout_create(&l, configs[c], process_counts[i]));
+            check(layout_create(&l, configs[c], process_counts[i], 0));
             size_t n = gpt2_parameters(l.table, configs[c]), N = (size_t)l.size, buckets = (size_t)l.num_buckets;
             CHECK(buckets_are_in_order(&l));
             CHECK(tensors_are_aligned(&l));
@@ -190,7 +220,7 @@ static void models_of_all_sizes_have_a_layout(void) {
 static void the_layout_of_124M(void) {
     ParameterLayout l;
     int count;
-    check(layout_create(&l, gpt2_config_from_descriptor("d12", 50257), 4));
+    check(layout_create(&l, gpt2_config_from_descriptor("d12", 50257), 4, 0));
     CHECK(l.num_buckets == 5 + 1 + 12 && l.wte_buckets == 5 && l.rest_buckets == 1 && l.layer_buckets == 1);
     CHECK(l.layer_stride == 866 * 8192 && l.elements == (4716 + 97 + 12 * 866) * 8192u);
     CHECK(l.offset[PARAMETER_wpe] == 4716 * 8192 && l.offset[PARAMETER_lnfw] == 4716 * 8192 + 1024 * 768);
@@ -209,14 +239,66 @@ static void the_layout_of_124M(void) {
     layout_free(&l);
 }
 
+// With Muon each matrix of a layer has one owner, and no process has more to compute than another by more than a matrix.
+static int matrices_have_owners(const ParameterLayout* l) {
+    double cost[8] = {0}, largest = 0.0, least, most;
+    int ok = 1, matrices = 0;
+    for (int i = 0; i < l->num_buckets; i++) {
+        const LayoutBucket* b = &l->buckets[i];
+        size_t begin, count;
+        if (b->tensor < 0) { continue; }
+        const GPT2Parameter* p = &l->table[b->tensor];
+        size_t n = p->rows * p->cols;
+        layout_shard_part(l, i, b->owner, &begin, &count);
+        ok = ok && count == b->count && b->count - n < LAYOUT_BLOCK && b->decay_end == n && b->layer >= 0;
+        ok = ok && begin == layout_offset(l, b->tensor, (size_t)b->layer) && begin % LAYOUT_BLOCK == 0;
+        ok = ok && b->shard_begin >= l->shard_second_elements && b->shard_begin + count <= l->shard_elements;
+        // in units of C^3 multiplications: 3 C x C; C x C; 4C x C: 2 * 4 + 1
+        double units = b->tensor == (int)PARAMETER_qkvw ? 9.0 : b->tensor == (int)PARAMETER_attprojw ? 3.0 : 9.0;
+        cost[b->owner] += units;
+        largest = units > largest ? units : largest;
+        matrices++;
+    }
+    least = most = cost[0];
+    for (int r = 1; r < l->size; r++) {
+        least = cost[r] < least ? cost[r] : least;
+        most = cost[r] > most ? cost[r] : most;
+    }
+    return ok && matrices == 4 * l->config.num_layers && most - least <= largest;
+}
+
+static void matrices_are_whole_with_muon(void) {
+    const GPT2Config configs[] = {gpt2_config_from_descriptor("d12", 50257), sizes(8, 100, 3, 1, 32),
+                                  gpt2_config_from_descriptor("gpt2:l40c5120h40t4096", 50257)};
+    for (int c = 0; c < 3; c++) {
+        for (int i = 0; i < COUNTS; i++) {
+            ParameterLayout l, adamw;
+            check(layout_create(&l, configs[c], process_counts[i], 1));
+            check(layout_create(&adamw, configs[c], process_counts[i], 0));
+            CHECK(matrices_have_owners(&l));
+            CHECK(tensors_are_aligned(&l));
+            CHECK(adamw.second_elements == adamw.elements && adamw.shard_second_elements == adamw.shard_elements);
+            for (int b = 0; b < adamw.num_buckets; b++) { CHECK(adamw.buckets[b].tensor < 0); }
+            layout_free(&l);
+            layout_free(&adamw);
+        }
+    }
+    ParameterLayout
+        l; // 124M: 12 layers of 72 + 3 * 72 + 2 * 288 blocks of matrices, and 2 of vectors, on two processes
+    check(layout_create(&l, configs[0], 2, 1));
+    CHECK(l.elements == (4716 + 97 + 12 * 866) * 8192u && l.second_elements == (4716 + 97 + 12 * 2) * 8192u);
+    CHECK(l.layer_buckets == 5);
+    layout_free(&l);
+}
+
 // The places do not depend on the number of processes.
 static void places_are_the_same_for_all_numbers_of_processes(void) {
     GPT2Config config = gpt2_config_from_descriptor("gpt2:l6c384h6", 50257);
     ParameterLayout one;
-    check(layout_create(&one, config, 1));
+    check(layout_create(&one, config, 1, 0));
     for (int i = 0; i < COUNTS; i++) {
         ParameterLayout l;
-        check(layout_create(&l, config, process_counts[i]));
+        check(layout_create(&l, config, process_counts[i], 0));
         CHECK(l.elements == one.elements && l.num_buckets == one.num_buckets && l.layer_stride == one.layer_stride);
         CHECK(memcmp(l.offset, one.offset, sizeof(one.offset)) == 0);
         for (int b = 0; b < one.num_buckets; b++) {
@@ -225,7 +307,7 @@ static void places_are_the_same_for_all_numbers_of_processes(void) {
         layout_free(&l);
     }
     CHECK(one.shard_elements == one.elements); // and a process alone has all, in its place
-    LayoutRun run = layout_run(&one, 123456, 7);
+    LayoutRun run = layout_run(&one, 0, 123456, 7);
     CHECK(run.count == 7 && run.rank == 0 && run.offset == 123456 && run.shard_offset == run.offset);
     layout_free(&one);
 }
@@ -233,7 +315,7 @@ static void places_are_the_same_for_all_numbers_of_processes(void) {
 static void pointers_lead_to_the_tensors(void) {
     ParameterLayout l;
     Parameters p;
-    check(layout_create(&l, sizes(7, 300, 2, 3, 96), 2));
+    check(layout_create(&l, sizes(7, 300, 2, 3, 96), 2, 0));
     char* memory = (char*)malloc_check(l.elements * 2);
     layout_point(&p, &l, memory, 2, 1);
     CHECK(p.wte == memory && p.wpe == memory + 2 * l.offset[PARAMETER_wpe]);
@@ -247,9 +329,9 @@ static void pointers_lead_to_the_tensors(void) {
 static void what_has_no_layout_is_refused(void) {
     ParameterLayout l;
     status_clear();
-    CHECK(layout_create(&l, sizes(8, 100, 1, 1, 32), 0) != STATUS_OK && l.buckets == NULL);
+    CHECK(layout_create(&l, sizes(8, 100, 1, 1, 32), 0, 0) != STATUS_OK && l.buckets == NULL);
     status_clear();
-    CHECK(layout_create(&l, sizes(8, 100, INT_MAX, 1, INT_MAX), 1) != STATUS_OK && l.buckets == NULL);
+    CHECK(layout_create(&l, sizes(8, 100, INT_MAX, 1, INT_MAX), 1, 0) != STATUS_OK && l.buckets == NULL);
     status_clear();
 }
 
@@ -257,6 +339,7 @@ int main(void) {
     small_models_have_every_element_once();
     models_of_all_sizes_have_a_layout();
     the_layout_of_124M();
+    matrices_are_whole_with_muon();
     places_are_the_same_for_all_numbers_of_processes();
     pointers_lead_to_the_tensors();
     what_has_no_layout_is_refused();

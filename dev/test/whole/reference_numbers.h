@@ -262,7 +262,7 @@ static inline void reference_check_digest(GPT2Settings settings, GPT2Config conf
     check(gpt2_gradient_digest(model, &first));
     check(gpt2_get_gradients(model, grads));
     for (size_t i = 0, count; i < n; i += count) {
-        LayoutRun run = layout_run(layout, i, n - i);
+        LayoutRun run = layout_run(layout, 0, i, n - i);
         count = run.count;
         memcpy(words + run.offset, grads + i, count * sizeof(float));
     }

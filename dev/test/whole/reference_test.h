@@ -4,6 +4,7 @@ batch of a debug state:
 
     logits, loss, every gradient by name, and the losses of ten AdamW steps are PyTorch's, within tolerances
     so are the loss of a validation, and loss and gradients of the batch in two micro-steps
+    what ten steps of Muon change is what they change in PyTorch, tensor by tensor
     AdamW on given gradients is that of fp64, tensor by tensor, within the rounding of fp32
     two runs give the same bits, and so does every recompute setting
     wrong calls are refused, and leave everything as it was (reference_errors.h)
@@ -334,6 +335,69 @@ static inline void reference_check_settings(GPT2Settings settings, const char* l
 }
 
 // ----------------------------------------------------------------------------
+// Muon
+
+enum { MUON_MAGIC = 20240328, MUON_VERSION = 1 };
+
+// Newton-Schulz steps raise small singular values, and what errors there are in them.
+static const double MUON_FACTOR = 30.0;
+
+// <dump>_muon.bin beside <dump>_debug_state.bin; 0 where there is none. Format: dev/reference/formats.py.
+static inline int reference_open_muon(CheckedReader* file, const char* state_path) {
+    const char* end = strstr(state_path, "_debug_state.bin");
+    char path[1024];
+    if (end == NULL || end - state_path > 900) { return 0; }
+    snprintf(path, sizeof(path), "%.*s_muon.bin", (int)(end - state_path), state_path);
+    if (access(path, F_OK) != 0) { return 0; }
+    check(checked_open(file, path, MUON_MAGIC, "changes by Muon"));
+    if (file->header[1] != MUON_VERSION || file->header[2] < 1 || file->header[3] < 1) { fatal("%s is corrupt", path); }
+    return 1;
+}
+
+// What the steps change in samples of each tensor, but for the keys' bias: its gradient is zero, and its change an accident of
+// rounding.
+static inline void reference_check_muon(GPT2Settings settings, GPT2Config config, const float* params,
+                                        const DebugState* state, const char* state_path,
+                                        const ReferenceTolerances* tolerances) {
+    CheckedReader file;
+    if (!reference_open_muon(&file, state_path)) { return; }
+    settings.muon = 1;
+    GPT2* model = reference_model(settings, config, params, state);
+    const GPT2Info* info = gpt2_info(model);
+    float norm, *after = (float*)malloc_check(info->num_parameters * sizeof(float));
+    for (int step = 0; step < file.header[2]; step++) {
+        check(gpt2_forward(model, state->x, state->B, state->T));
+        check(gpt2_backward(model, state->x, state->y, 1, 0));
+        check(gpt2_grad_norm(model, &norm));
+        check(gpt2_update(model, state->learning_rate, state->beta1, state->beta2, state->epsilon, state->weight_decay,
+                          state->grad_clip, step + 1));
+    }
+    GPT2Block trained = gpt2_block_bytes(model, GPT2_MASTER_WEIGHTS) ? GPT2_MASTER_WEIGHTS : GPT2_WEIGHTS;
+    check(gpt2_copy_out(model, after, trained, 0, info->num_parameters * sizeof(float)));
+    size_t offset = 0;
+    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
+        char name[64];
+        ReferenceError error = {0, 0};
+        size_t n = info->table[i].count, samples = (size_t)file.header[3] < n ? (size_t)file.header[3] : n;
+        for (size_t k = 0; k < samples; k++) {
+            float reference, at = params[offset + k * n / samples];
+            check(checked_read(&file, &reference, sizeof(reference)));
+            float change = after[offset + k * n / samples] - at;
+            int third = (int)(k * n / samples % info->table[i].rows * 3 / info->table[i].rows);
+            if (i != (int)PARAMETER_qkvb || third != 1) { reference_add(&error, &change, &reference, 1); }
+        }
+        snprintf(name, sizeof(name), "Muon: change of %s", info->table[i].name);
+        reference_check(name, reference_relative(error),
+                        reference_tolerance(tolerances, name, MUON_FACTOR * tolerances->gradients));
+        offset += n;
+    }
+    check(checked_end(&file));
+    checked_close(&file);
+    free(after);
+    gpt2_free(model);
+}
+
+// ----------------------------------------------------------------------------
 // AdamW on given gradients
 
 // Gradients from 1 down to 1e-9, where the epsilon of 1e-8 is more than the root of the second moment.
@@ -442,6 +506,7 @@ static inline void reference_dump(const char* model_path, const char* state_path
     printf("%-32s %11s %11s\n", "check", "error", "tolerance");
     ReferenceBits first = reference_run(settings, 0, config, params, &state, &tolerances);
     reference_check_micro_steps(settings, config, params, &state, &tolerances, first);
+    reference_check_muon(settings, config, params, &state, state_path, &tolerances);
     reference_check_adamw(settings, config, params, &state);
     for (int fusion = 1; fusion <= precision.gelu_fusions; fusion++) {
         GPT2Settings fused = settings;

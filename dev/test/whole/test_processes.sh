@@ -81,6 +81,26 @@ if [ $flag = --gpus ]; then
     check "writes the same files" same one12 nccl
 fi
 
+# Muon: a process computes whole matrices, with the same bits, and the state is smaller
+check "Muon, one process" run muon 1 12 --optimizer muon
+check "its weights are not AdamW's" not cmp -s "$dir"/{one12,muon}/model_00000012.bin
+for n in "${several[@]}"; do
+    check "Muon, $n processes" run "muon$n" "$n" 12 --optimizer muon
+    check "write the same files" same muon "muon$n"
+done
+check "Muon, -z 0, $last processes" run muon_z0 "$last" 12 --optimizer muon -z 0
+check "writes the same files" same muon muon_z0
+size() { stat -c %s "$dir/$1/state_00000012_00000.bin"; }
+check "no second moments of 2 layers of 12 C^2 weights" test $((($(size one12) - $(size muon)) / 1024)) -eq $((2 * 12 * 64 * 64 * 4 / 1024))
+copy muon muon_on 00000004
+check "$last processes go on with Muon" run muon_on "$last" 12 --optimizer muon -y 1
+check "to the same files" same muon muon_on
+copy muon muon_adamw 00000004
+for flags in "" --resume-anyway; do
+    "$trainer" "${common[@]}" -d $((12 * rows)) -o "$dir/muon_adamw" -y 1 --optimizer adamw $flags >"$dir/stdout" 2>"$dir/stderr"
+    check "AdamW does not go on from there${flags:+, $flags}" grep -q "cannot be resumed with 1 of these settings" "$dir/stderr"
+done
+
 # What else a run may do beside its steps, or otherwise. A GPU's start takes seconds: not all of it there.
 echoes() { sed -n '/^generating:/,/^---/p' "$dir/$1.log"; }
 if [ $flag = --processes ]; then
