@@ -389,7 +389,7 @@ static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Conf
                                             CheckedReader* file) {
     GPT2Parameter table[NUM_PARAMETER_TENSORS];
     size_t shard, sample, has_master = (size_t)file->header[STATE_MASTER_WEIGHTS];
-    size_t second = layout_second_moments(table, config, file->header[STATE_MUON]);
+    size_t second = file->header[STATE_MUON] ? layout_second_moments(table, config, 1) : parameters;
     size_t least = size_mul(sizeof(float), size_add(size_mul(1 + has_master, parameters), second));
     least = size_add(least, (size_t)file->header[STATE_OUTLIERS] * sizeof(run->outliers));
     if (file->body_bytes < size_add(least, (size_t)file->header[STATE_SETTINGS])) {

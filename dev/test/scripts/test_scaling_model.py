@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     c.max_seq_len = atoi(argv[1]), c.vocab_size = 50257, c.padded_vocab_size = 50304;
     c.num_layers = atoi(argv[2]), c.channels = atoi(argv[3]), c.num_heads = atoi(argv[4]);
     ParameterLayout l;
-    if (layout_create(&l, c, 8) != STATUS_OK) { return 1; }
+    if (layout_create(&l, c, 8, 0) != STATUS_OK) { return 1; }
     for (int i = 0; i < l.num_buckets; i++) {
         if (l.buckets[i].layer <= 0) { printf("%d %zu\n", l.buckets[i].layer, l.buckets[i].count); }
     }

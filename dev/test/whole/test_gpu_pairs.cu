@@ -22,7 +22,7 @@ template <class Variant, size_t N>
 static std::vector<const Variant*> all(const Variant (&others)[N], const Variants<Variant>& named) {
     std::vector<const Variant*> variants;
     for (const Variant& v : others) {
-        if (v.configs[0].launch) { variants.push_back(&v); }
+        if (v.first->launch) { variants.push_back(&v); }
     }
     for (const Variant& v : named) { variants.push_back(&v); }
     return variants;

@@ -115,7 +115,7 @@ static Status open_device(CommDevice* device, Comm* comm, int index) {
         *device = nccl;
         return STATUS_OK;
     }
-    *device = {staged_exchange, staged_merge, NULL, NULL, comm};
+    *device = {staged_exchange, staged_merge, NULL, NULL, comm, NULL};
     return STATUS_OK;
 }
 

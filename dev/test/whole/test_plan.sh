@@ -74,7 +74,7 @@ check "it has the checkpoints that stand on the disk at a time" row checkpoints 
 check "it does not train" test -z "$(grep '^step ' "$dir/out")"
 check "it writes nothing" test ! -e "$dir/new"
 check "options are checked as for a run" trains 1 -e $model -b 4 -d 500 -x 40 --plan
-check "a run too long is planned, and refused by its exit code" trains 1 -e gpt2:l9000c8192h64t64 -b 4 -x 40 --plan
+check "a run too long is planned, and refused by its exit code" trains 1 -e gpt2:l9000c2560h40t64 -b 4 -x 40 --plan
 check "the plan says why" grep -q '^note: the run does not fit' "$dir/out"
 
 # -b auto and -r auto
