@@ -136,7 +136,6 @@ static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT
 // whose passes wait for the exchange stream, nor for batches of other sizes, which are rare.
 template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, const Launch& launch) {
     const GPT2Info* info = &model->info;
-    matmul_begin_pass(&model->matmul);
     if (info->settings.graphs && info->size == 1 && info->last_B == info->B && info->last_T == info->T) {
         return pass_graph_run(&model->graphs, key, model->stream, launch);
     }
@@ -759,7 +758,7 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
 static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
                              int B, int T, int training) {
     plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
-    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES);
+    plan_set(plan, PLAN_WORKSPACE, PLAN_DEVICE, MATMUL_WORKSPACE);
     plan_set(plan, PLAN_NCCL, PLAN_DEVICE, layout->size > 1 ? NCCL_BYTES : 0);
     plan_set(plan, PLAN_SCALARS, PLAN_DEVICE, SCALARS_BYTES + config.padded_vocab_size * sizeof(float));
     plan_set(plan, PLAN_HOST_RESULTS, PLAN_HOST, sizeof(Scalars));
@@ -870,7 +869,6 @@ static Status gpt2_build(GPT2* model) {
     TRY(cuda_try(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking)));
     info->queues = 1;
     TRY(matmul_create(&model->matmul, info->settings.tf32, model->stream));
-    model->graphs.cleared = model->matmul.slots, model->graphs.cleared_bytes = MATMUL_SLOTS_BYTES;
     info->memory_bytes = model->plan.rows[PLAN_WORKSPACE].bytes;
     model->params_memory = (floatX*)zeros_alloc(model, PLAN_WEIGHTS); // also between the tensors
     model->scalars = (Scalars*)zeros_alloc(model, PLAN_SCALARS);

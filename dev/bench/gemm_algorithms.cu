@@ -117,7 +117,7 @@ struct Search {
     }
     void vary(int tile, int cluster, int custom) {
         cublasLtMatmulAlgo_t algorithm = plan.algorithm;
-        if (matmul_vary(mm, &plan, &algorithm, &plan.workspace_bytes, tile, cluster, custom)) { add(algorithm); }
+        if (matmul_vary(mm, &plan, &algorithm, tile, cluster, custom)) { add(algorithm); }
     }
 
     bool run(const Candidate& c, bool adds) {

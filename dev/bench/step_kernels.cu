@@ -229,8 +229,7 @@ static StepWork count_work(const GPT2* model) {
 template <class Launch> static TimedGraph capture(GPT2* model, const Launch& launch, double estimate_ms) {
     TimedGraph timed;
     timed.launches = std::max(1, (int)ceil(2.0 / estimate_ms));
-    matmul_begin_pass(&model->matmul);
-    check(pass_graph_capture(&model->graphs, &timed.executable, model->stream, [&] {
+    check(pass_graph_capture(&timed.executable, model->stream, [&] {
         for (int n = 0; n < timed.launches; n++) { launch(); }
     }));
     timed.replay_ms = timed.launches * estimate_ms;

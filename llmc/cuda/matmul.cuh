@@ -50,7 +50,6 @@ static_assert(sizeof(MatmulShape) == 8 * sizeof(int), "plans are compared byte b
 
 struct MatmulPlan {
     MatmulShape shape;
-    size_t workspace_bytes; // that the algorithm needs
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -58,18 +57,12 @@ struct MatmulPlan {
 
 constexpr int MATMUL_MAX_PLANS = 256;
 constexpr size_t MATMUL_WORKSPACE = 64 << 20;
-// cuBLASLt's persistent kernels count their tiles in a few bytes of workspace, which the library clears by a memset before each
-// of them. The first MATMUL_SLOTS GEMMs after matmul_begin_pass() get a workspace of their own for that, aligned to 256 bytes
-// as the library requires, so that a graph can clear them all by one memset (pass_graph.cuh).
-constexpr size_t MATMUL_SLOTS = 512, MATMUL_SLOT_BYTES = 256, MATMUL_SLOTS_BYTES = MATMUL_SLOTS * MATMUL_SLOT_BYTES;
 
 // The library's handle, its workspace, and the plans made so far. One per device and stream. Zeroed before matmul_create.
 struct Matmul {
     cublasLtHandle_t handle;
     cublasComputeType_t compute;
     char* workspace;
-    char* slots;       // (MATMUL_SLOTS, MATMUL_SLOT_BYTES) behind the workspace
-    size_t slots_used; // by this pass
     cudaStream_t stream;
     int num_plans;
     MatmulPlan plans[MATMUL_MAX_PLANS];
@@ -81,14 +74,8 @@ static inline Status matmul_create(Matmul* mm, int tf32, cudaStream_t stream) {
     mm->stream = stream;
     mm->compute = sizeof(floatX) == 4 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     TRY(cublas_try(cublasLtCreate(&mm->handle)));
-    mm->slots_used = 0;
-    TRY(cuda_try(cudaMalloc((void**)&mm->workspace, MATMUL_WORKSPACE + MATMUL_SLOTS_BYTES)));
-    mm->slots = mm->workspace + MATMUL_WORKSPACE;
-    return STATUS_OK;
+    return cuda_try(cudaMalloc((void**)&mm->workspace, MATMUL_WORKSPACE));
 }
-
-// Later GEMMs may use all slots again: they are behind the earlier ones in the stream.
-static inline void matmul_begin_pass(Matmul* mm) { mm->slots_used = 0; }
 
 static inline void matmul_destroy_plan(MatmulPlan* p) {
     if (p->a != NULL) { cublasLtMatrixLayoutDestroy(p->a); }
@@ -165,7 +152,7 @@ static inline Status matmul_choose(Matmul* mm, MatmulPlan* p) {
         return status_fail("cuBLASLt has no algorithm for a GEMM of m %d, n %d, k %d, epilogue %d in " PRECISION_NAME,
                            p->shape.m, p->shape.n, p->shape.k, (int)p->shape.epilogue);
     }
-    p->algorithm = result.algo, p->workspace_bytes = result.workspaceSize;
+    p->algorithm = result.algo;
     return STATUS_OK;
 }
 
@@ -186,17 +173,15 @@ static inline bool matmul_config_(cublasLtMatmulAlgo_t* algorithm, cublasLtMatmu
 
 // Sets an algorithm's tile, cluster and custom option. Returns whether the library accepts them for the plan and the workspace
 // suffices; false is no error.
-static inline bool matmul_vary(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm,
-                               size_t* workspace_bytes, int tile, int cluster, int custom) {
+static inline bool matmul_vary(Matmul* mm, const MatmulPlan* p, cublasLtMatmulAlgo_t* algorithm, int tile, int cluster,
+                               int custom) {
     cublasLtMatmulHeuristicResult_t result;
-    const bool runs = matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile) &&
-                      matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster) &&
-                      matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom) &&
-                      cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, algorithm, &result) ==
-                          CUBLAS_STATUS_SUCCESS &&
-                      result.workspaceSize <= MATMUL_WORKSPACE;
-    if (runs) { *workspace_bytes = result.workspaceSize; }
-    return runs;
+    return matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, (uint32_t)tile) &&
+           matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, (uint16_t)cluster) &&
+           matmul_config_(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, (uint32_t)custom) &&
+           cublasLtMatmulAlgoCheck(mm->handle, p->desc, p->a, p->b, p->d, p->d, algorithm, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= MATMUL_WORKSPACE;
 }
 
 // Replaces the library's first choice by that of matmul_algorithms.h, where there is one that the library can run.
@@ -210,9 +195,7 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
         matmul_algorithm_setting(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1) {
         return status_now();
     }
-    if (matmul_vary(mm, p, &algorithm, &p->workspace_bytes, tuned->tile, tuned->cluster, tuned->custom)) {
-        p->algorithm = algorithm;
-    }
+    if (matmul_vary(mm, p, &algorithm, tuned->tile, tuned->cluster, tuned->custom)) { p->algorithm = algorithm; }
     return STATUS_OK;
 }
 
@@ -245,13 +228,8 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
     if (bias != NULL) { matmul_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
     if (aux != NULL) { matmul_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
     float alpha = 1.0f, beta = c != NULL ? 1.0f : 0.0f;
-    char* workspace = mm->workspace;
-    size_t bytes = MATMUL_WORKSPACE;
-    if (p->workspace_bytes <= MATMUL_SLOT_BYTES && mm->slots_used < MATMUL_SLOTS) {
-        workspace = mm->slots + mm->slots_used++ * MATMUL_SLOT_BYTES, bytes = MATMUL_SLOT_BYTES;
-    }
     cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
-                              &p->algorithm, workspace, bytes, mm->stream));
+                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
 }
 
 // Of floatX, unless out_type says otherwise

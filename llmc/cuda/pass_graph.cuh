@@ -6,9 +6,8 @@ gaps between kernels. A graph keeps the arguments of its launches, so a pass wit
 
 The first pass of a key is launched directly, because kernels must be loaded, and cuBLASLt's heuristic queried, outside of a
 capture. The second is captured. From the third on launch() does not run on the host at all: neither assignments nor ranges
-(nvtx.cuh), so an error names the range around the pass. Memsets to 0 within `cleared`, whose bytes only the next node uses, are
-replaced by one at the beginning of the graph, except those of bytes that are cleared twice. With CUDA_LAUNCH_BLOCKING=1, which
-is for finding a failed launch, no pass is a graph. Waits for other streams or for the host cannot be in a graph.
+(nvtx.cuh), so an error names the range around the pass. With CUDA_LAUNCH_BLOCKING=1, which is for finding a failed launch, no
+pass is a graph. Waits for other streams or for the host cannot be in a graph.
 */
 #ifndef LLMC_CUDA_PASS_GRAPH_CUH
 #define LLMC_CUDA_PASS_GRAPH_CUH
@@ -41,8 +40,6 @@ struct PassGraphs {
     PassGraph graphs[MAX_PASS_GRAPHS];
     int count;
     size_t launches; // of graphs
-    char* cleared;   // or NULL
-    size_t cleared_bytes;
 };
 
 static inline void pass_graphs_free(PassGraphs* g) {
@@ -63,95 +60,14 @@ static inline PassGraph* pass_graph_find_(PassGraphs* g, PassKey key, bool* is_n
     return &g->graphs[g->count++];
 }
 
-// The node before or behind a node of a chain; NULL if there is none.
-static inline Status pass_graph_neighbour_(cudaGraphNode_t* neighbour, cudaGraphNode_t node, int behind) {
-    size_t room = 1;
-    *neighbour = NULL;
-#if CUDART_VERSION >= 13000
-    return cuda_try(behind ? cudaGraphNodeGetDependentNodes(node, neighbour, NULL, &room)
-                           : cudaGraphNodeGetDependencies(node, neighbour, NULL, &room));
-#else
-    return cuda_try(behind ? cudaGraphNodeGetDependentNodes(node, neighbour, &room)
-                           : cudaGraphNodeGetDependencies(node, neighbour, &room));
-#endif
-}
-static inline Status pass_graph_connect_(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
-    if (from == NULL || to == NULL) { return STATUS_OK; }
-#if CUDART_VERSION >= 13000
-    return cuda_try(cudaGraphAddDependencies(graph, &from, &to, NULL, 1));
-#else
-    return cuda_try(cudaGraphAddDependencies(graph, &from, &to, 1));
-#endif
-}
-
-// *begin = the first byte that a node sets to 0 within `cleared`; NULL for all other nodes.
-static inline Status pass_graph_clears_(const PassGraphs* g, cudaGraphNode_t node, char** begin) {
-    cudaGraphNodeType type;
-    cudaMemsetParams memset;
-    *begin = NULL;
-    TRY(cuda_try(cudaGraphNodeGetType(node, &type)));
-    if (type != cudaGraphNodeTypeMemset) { return STATUS_OK; }
-    TRY(cuda_try(cudaGraphMemsetNodeGetParams(node, &memset)));
-    const size_t offset = (size_t)((char*)memset.dst - g->cleared); // huge where dst lies before it
-    if (memset.value == 0 && memset.height == 1 && offset < g->cleared_bytes) { *begin = (char*)memset.dst; }
-    return STATUS_OK;
-}
-
-// Takes a node out of a chain.
-static inline Status pass_graph_take_out_(cudaGraph_t graph, cudaGraphNode_t node) {
-    cudaGraphNode_t before, behind;
-    TRY(pass_graph_neighbour_(&before, node, 0));
-    TRY(pass_graph_neighbour_(&behind, node, 1));
-    TRY(cuda_try(cudaGraphDestroyNode(node)));
-    return pass_graph_connect_(graph, before, behind);
-}
-
-// Removes from the chain the memset nodes whose bytes of `cleared` no other node clears. begins: scratch for `count` pointers.
-static inline Status pass_graph_take_memsets_out_(const PassGraphs* g, cudaGraph_t graph, cudaGraphNode_t* nodes,
-                                                  char** begins, size_t count) {
-    TRY(cuda_try(cudaGraphGetNodes(graph, nodes, &count)));
-    for (size_t i = 0; i < count; i++) { TRY(pass_graph_clears_(g, nodes[i], &begins[i])); }
-    for (size_t i = 0; i < count; i++) {
-        int times = 0;
-        for (size_t k = 0; k < count && begins[i] != NULL; k++) { times += begins[k] == begins[i]; }
-        if (times == 1) { TRY(pass_graph_take_out_(graph, nodes[i])); }
-    }
-    return STATUS_OK;
-}
-
-// Replaces the memsets within a graph, which is a chain of nodes, by one memset of all of `cleared` at its beginning.
-static inline Status pass_graph_clear_first_(const PassGraphs* g, cudaGraph_t graph) {
-    size_t count = 0, room = 1;
-    cudaGraphNode_t root = NULL, clear;
-    cudaMemsetParams all = {};
-    if (g->cleared == NULL) { return STATUS_OK; }
-    TRY(cuda_try(cudaGraphGetNodes(graph, NULL, &count)));
-    cudaGraphNode_t* nodes = (cudaGraphNode_t*)malloc(count * sizeof(cudaGraphNode_t));
-    char** begins = (char**)malloc(count * sizeof(char*));
-    if (nodes == NULL || begins == NULL) {
-        status_fail("no memory for the nodes of a graph");
-    } else {
-        pass_graph_take_memsets_out_(g, graph, nodes, begins, count);
-    }
-    free(nodes);
-    free(begins);
-    TRY(status_now());
-    TRY(cuda_try(cudaGraphGetRootNodes(graph, &root, &room)));
-    all.dst = g->cleared, all.elementSize = 1, all.width = g->cleared_bytes, all.height = 1, all.pitch = all.width;
-    TRY(cuda_try(cudaGraphAddMemsetNode(&clear, graph, NULL, 0, &all)));
-    return pass_graph_connect_(graph, clear, root);
-}
-
 // Captures the work that launch() enqueues, without running it.
-template <class Launch> static inline Status pass_graph_capture(const PassGraphs* g, cudaGraphExec_t* executable,
-                                                                cudaStream_t stream, const Launch& launch) {
+template <class Launch>
+static inline Status pass_graph_capture(cudaGraphExec_t* executable, cudaStream_t stream, const Launch& launch) {
     cudaGraph_t graph = NULL;
     TRY(cuda_try(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
     launch();
     cuda_try(cudaStreamEndCapture(stream, &graph)); // after an error, too, to end the capture
-    if (status_now() == STATUS_OK && pass_graph_clear_first_(g, graph) == STATUS_OK) {
-        cuda_try(cudaGraphInstantiate(executable, graph, 0));
-    }
+    if (status_now() == STATUS_OK) { cuda_try(cudaGraphInstantiate(executable, graph, 0)); }
     if (graph != NULL) { cudaGraphDestroy(graph); }
     return status_now();
 }
@@ -166,7 +82,7 @@ static inline Status pass_graph_run(PassGraphs* g, PassKey key, cudaStream_t str
         launch();
         return status_now();
     }
-    if (pass->executable == NULL) { TRY(pass_graph_capture(g, &pass->executable, stream, launch)); }
+    if (pass->executable == NULL) { TRY(pass_graph_capture(&pass->executable, stream, launch)); }
     g->launches++;
     cuda_try(cudaGraphLaunch(pass->executable, stream));
     return status_now();

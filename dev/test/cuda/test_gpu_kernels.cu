@@ -22,7 +22,6 @@
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/muon.cuh"
 #include "llmc/cuda/nvtx.cuh"
-#include "llmc/cuda/pass_graph.cuh"
 #include "llmc/cuda/qkv_bias.cuh"
 #include "llmc/exchange/tree_sum.cuh"
 #include "dev/test/fixtures/unit.h"
@@ -377,52 +376,6 @@ static void test_column_sum(int rows, int n) {
     wait_for_gpu();
     check_rounded("column sums", sum, e, bound);
     check_same_bits("column sums again", again, sum.bits());
-}
-
-// Counts the times that it has run since `count` was cleared, in out.
-__global__ void count_kernel(int* out, int* count) { *out = ++*count; }
-
-// In a graph, memsets of 0 in `cleared` are one at its beginning: each time that it runs, every kernel finds its bytes cleared.
-// Memsets of bytes that are cleared twice, of other bytes, and of other values stay where they are.
-static void test_cleared_first() {
-    enum { ONCE = 3, TWICE = ONCE, VALUE, OTHER, COUNTS, KERNELS = COUNTS + 2 };
-    int *counts, *out, host[KERNELS];
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    PassGraphs graphs = {};
-    size_t nodes = 0;
-    cuda_check(cudaStreamCreate(&stream));
-    cuda_check(cudaMalloc(&counts, COUNTS * sizeof(int)));
-    cuda_check(cudaMalloc(&out, sizeof(host)));
-    cuda_check(cudaMemset(counts, 0x7f, COUNTS * sizeof(int)));
-    graphs.cleared = (char*)counts, graphs.cleared_bytes = OTHER * sizeof(int);
-    auto pass = [&] {
-        int kernels = 0;
-        for (int i : {0, 1, 2, (int)TWICE, (int)OTHER, (int)TWICE}) {
-            cuda_check(cudaMemsetAsync(counts + i, 0, sizeof(int), stream));
-            count_kernel<<<1, 1, 0, stream>>>(out + kernels++, counts + i);
-        }
-        cuda_check(cudaMemsetAsync(counts + VALUE, 1, sizeof(int), stream)); // 0x01010101
-        count_kernel<<<1, 1, 0, stream>>>(out + kernels++, counts + VALUE);
-        count_kernel<<<1, 1, 0, stream>>>(out + kernels++, counts + VALUE);
-    };
-    for (int run = 0; run < 4; run++) {
-        cuda_check(cudaMemset(out, 0, sizeof(host)));
-        check(pass_graph_run(&graphs, {}, stream, pass));
-        cuda_check(cudaStreamSynchronize(stream));
-        cuda_check(cudaMemcpy(host, out, sizeof(host), cudaMemcpyDeviceToHost));
-        for (int i = 0; i < KERNELS - 2; i++) { CHECK(host[i] == 1); }
-        CHECK(host[KERNELS - 2] == 0x01010102 && host[KERNELS - 1] == 0x01010103);
-    }
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    pass();
-    cuda_check(cudaStreamEndCapture(stream, &graph));
-    check(pass_graph_clear_first_(&graphs, graph));
-    cuda_check(cudaGraphGetNodes(graph, NULL, &nodes));
-    CHECK(graphs.launches == 3 && nodes == KERNELS + 1 + 4); // of the memsets the first, and four that stay
-    cuda_check(cudaGraphDestroy(graph));
-    pass_graphs_free(&graphs);
-    cuda_check(cudaFree(counts)), cuda_check(cudaFree(out)), cuda_check(cudaStreamDestroy(stream));
 }
 
 // The bias of q, k and v: sums of dq's partial sums, nothing for k, and W^T s for v.
@@ -1572,7 +1525,6 @@ int main(void) {
     test_gelu(2051, 3072);
     test_column_sum(1, K);
     test_column_sum(2051, 33 * K);
-    test_cleared_first();
     for (int C : {K, 33 * K, 768, 1600}) { test_qkv_bias(1, C), test_qkv_bias(1111, C); }
     // the last rows: of a tile of 64, of one of 128; and where T > 1024 serves 64x192
     for (int HS : {32, 64, 96, 128}) {
