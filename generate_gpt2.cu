@@ -64,7 +64,7 @@ struct GPT2Decoder {
     GPT2Config config;
     cudaStream_t stream; // the model's
     GPT2Plan plan;
-    LaunchGpu gpu;
+    DeviceCode gpu;
     const decode_step::Kernel* step_kernel; // NULL: a step is several kernels
     decode_step::Step one_step;
     bool keyed; // the head of several kernels leaves the keys of the largest logits
@@ -151,7 +151,7 @@ static void decoder_plan_step(GPT2Decoder* d) {
     ParameterTensors all = gpt2_layer_parameters(d->model, 0);
     int L = c.num_layers;
     decode_step::Step p = {};
-    if (!d->gpu.hopper) { return; }
+    if (!d->gpu.sm_90a) { return; }
     p.layers = d->layers, p.cache = d->cache, p.x = d->x, p.logits = d->logits, p.positions = d->positions;
     p.epochs = d->epochs, p.words = d->exchange, p.row_keys = d->row_keys;
     p.L = L, p.B = d->B, p.T = d->T, p.C = c.channels, p.NH = c.num_heads;
@@ -188,7 +188,7 @@ static Status decoder_build(GPT2Decoder* d) {
     size_t attention_bytes, B = (size_t)d->B;
     TRY(gpt2_decoder_plan(&d->plan, c, d->B, d->T));
     TRY(decoder_attention_bytes(&attention_bytes, c, d->B, d->T));
-    TRY(launch_gpu(&d->gpu));
+    TRY(device_code(&d->gpu));
     const PlanRow *cache = &d->plan.rows[PLAN_KV_CACHE], *rest = &d->plan.rows[PLAN_DECODER];
     d->cache = (floatX*)tensor_alloc(cache->bytes, cache->name, PLAN_LESS_TO_DECODE);
     d->memory = tensor_alloc(rest->bytes, rest->name, PLAN_LESS_TO_DECODE);

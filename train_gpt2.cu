@@ -273,9 +273,8 @@ static size_t gpt2_factors_bytes(size_t BT) { return size_round_up(BT * sizeof(f
 struct QkvBiasSums {
     size_t dq_sums, end; // in bytes
 };
-static QkvBiasSums gpt2_qkv_bias_sums(AttentionGpu gpu, int B, int T, int NH, int C) {
-    const size_t rows = attention_dq_sum_rows_on(gpu, B, T, NH, C / NH),
-                 dq_sums = size_round_up(C * sizeof(float), 256);
+static QkvBiasSums gpt2_qkv_bias_sums(int B, int T, int NH, int C, const DeviceCode* gpu = NULL) {
+    const size_t rows = attention_dq_sum_rows(B, T, NH, C / NH, gpu), dq_sums = size_round_up(C * sizeof(float), 256);
     return {dq_sums, size_round_up(dq_sums + rows * C * sizeof(float), 256)};
 }
 
@@ -318,9 +317,7 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     int C = model->info.config.channels, NH = model->info.config.num_heads, BT = B * T;
     int recompute = model->info.settings.recompute, accumulate = model->leaf.accumulate;
     cudaStream_t stream = model->stream;
-    AttentionGpu gpu = {};
-    attention_gpu(&gpu);
-    const QkvBiasSums sums = gpt2_qkv_bias_sums(gpu, B, T, NH, C);
+    const QkvBiasSums sums = gpt2_qkv_bias_sums(B, T, NH, C);
     float *dresidual_sum = (float*)y.scratch, *dq_sums = (float*)((char*)y.scratch + sums.dq_sums);
     void* scratch = (char*)y.scratch + sums.end;
     MatmulGroups groups = gpt2_groups(model, scratch);
@@ -699,12 +696,12 @@ static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Sett
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T) {
     int C = config.channels, NH = config.num_heads, R = B * T;
     ModelGemm gemms[MODEL_GEMMS];
-    AttentionGpu gpu;
-    if (attention_gpu(&gpu) != STATUS_OK) {
+    DeviceCode gpu;
+    if (device_code(&gpu) != STATUS_OK) {
         status_clear();
-        gpu = {90, SIZE_MAX};
+        gpu = {90, 1, 1, 132, SIZE_MAX};
     }
-    size_t sizes[] = {layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes_on(gpu, B, T, NH, C / NH)};
+    size_t sizes[] = {layernorm_backward_scratch_bytes(C), attention_backward_scratch_bytes(B, T, NH, C / NH, &gpu)};
     size_t layer = sizes[0] > sizes[1] ? sizes[0] : sizes[1], classifier = 0;
     gpt2_gemms(gemms, config, settings, R);
     for (const ModelGemm& g : gemms) {
@@ -712,7 +709,7 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
         layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
     }
-    layer = size_add(layer, gpt2_qkv_bias_sums(gpu, B, T, NH, C).end);
+    layer = size_add(layer, gpt2_qkv_bias_sums(B, T, NH, C, &gpu).end);
     return layer > classifier ? layer : classifier;
 }
 

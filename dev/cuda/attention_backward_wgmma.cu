@@ -157,9 +157,9 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
                                                   const floatX* out, const float* l, const float* m, void* scratch,
                                                   int B, int T, int NH, int HS, cudaStream_t stream) {
     int num_sms;
-    LaunchGpu gpu;
+    DeviceCode gpu;
     CUtensorMap qkv_map, dqkv_map, dout_map, out_map, dq_map, kv_map;
-    if (hopper_num_sms(&num_sms) != STATUS_OK || launch_gpu(&gpu) != STATUS_OK) { return; }
+    if (hopper_num_sms(&num_sms) != STATUS_OK || device_code(&gpu) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&qkv_map, qkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dqkv_map, dqkv, B, T, 3 * NH, HS) != STATUS_OK) { return; }
     if (tensor_map_of_heads(&dout_map, dout, B, T, NH, HS) != STATUS_OK) { return; }

@@ -32,25 +32,6 @@ __device__ inline void wait_for_previous() {
 #endif
 }
 
-// The properties of the current GPU, and of this build's code for it, that decide how kernels are launched
-struct LaunchGpu {
-    int dependent;       // 1: dependent launches, and clusters
-    size_t shared_limit; // bytes of shared memory of a thread block
-    int sms;             // how many
-    int hopper;          // 1: sm_90a's instructions, too
-};
-
-static inline Status launch_gpu(LaunchGpu* gpu) {
-    int device, shared_limit, sms;
-    DeviceCode code;
-    TRY(cuda_try(cudaGetDevice(&device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)));
-    TRY(device_code(&code));
-    *gpu = {code.sm_90, (size_t)shared_limit, sms, code.sm_90a};
-    return STATUS_OK;
-}
-
 // In place of a cluster size: a cooperative launch, for kernels whose thread blocks wait for each other. All are resident at
 // once, or the launch fails.
 constexpr int WHOLE_GRID = 0;
@@ -58,13 +39,13 @@ constexpr int WHOLE_GRID = 0;
 // Launches a kernel, as a dependent of the one before it where the GPU can. shared: dynamic shared memory in bytes; cluster:
 // thread blocks of a cluster, 1 for none, or WHOLE_GRID.
 template <class... Parameters, class... Arguments>
-static inline void launch_dependent(LaunchGpu gpu, void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared,
-                                    int cluster, cudaStream_t stream, Arguments... arguments) {
+static inline void launch_dependent(DeviceCode gpu, void (*kernel)(Parameters...), dim3 grid, int threads,
+                                    size_t shared, int cluster, cudaStream_t stream, Arguments... arguments) {
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid, config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared, config.stream = stream, config.attrs = attributes;
-    if (gpu.dependent) {
+    if (gpu.sm_90) {
         attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }

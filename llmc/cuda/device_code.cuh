@@ -15,11 +15,13 @@ the outputs untouched. So launchers and the tables of variants ask here first.
 #define HOPPER_DEVICE_CODE
 #endif
 
-// The build's code for a GPU
+// The build's code for a GPU, and the sizes of that GPU: what decides which kernels serve and how they are launched
 struct DeviceCode {
     int capability = 0; // compute capability by which the tables of variants choose: 90 for 9.0 with code for sm_90a
     int sm_90 = 0;      // 1: code for sm_90 or newer, which has dependent launches and clusters
     int sm_90a = 0;     // 1: code for sm_90a
+    int sms = 0;        // how many
+    size_t shared_limit = 0; // bytes of shared memory of a thread block
 };
 
 // The compute capability by which the tables of variants choose: the GPU's, but without code for sm_90a a GPU of 9.0 is served
@@ -36,11 +38,11 @@ static __global__ void __launch_bounds__(DEVICE_CODE_THREADS_SM_90A) device_code
 static __global__ void __launch_bounds__(DEVICE_CODE_THREADS) device_code_probe_kernel() {}
 #endif
 
-// The code for the current GPU of the object that calls this; queried once for each GPU, which may create its context. Records
+// The code for the current GPU of the object that calls this, probed once for each GPU, which may create its context. Records
 // an error (utils.h) if there is no GPU, or no code for it.
 static inline Status device_code(DeviceCode* code) {
     static std::atomic<int> known[64]; // by device: capability * 4 + sm_90 * 2 + sm_90a; 0: not known
-    int device, major, minor;
+    int device, major, minor, sms, shared_limit;
     TRY(cuda_try(cudaGetDevice(&device)));
     int packed = device < 64 ? known[device].load() : 0;
     if (packed == 0) {
@@ -59,7 +61,9 @@ static inline Status device_code(DeviceCode* code) {
         packed = served_capability(10 * major + minor, sm_90a) * 4 + sm_90 * 2 + sm_90a;
         if (device < 64) { known[device] = packed; }
     }
-    *code = {packed / 4, packed / 2 % 2, packed % 2};
+    TRY(cuda_try(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)));
+    TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+    *code = {packed / 4, packed / 2 % 2, packed % 2, sms, (size_t)shared_limit};
     return STATUS_OK;
 }
 

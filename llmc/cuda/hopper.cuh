@@ -30,7 +30,6 @@ constexpr int WARPGROUP_SIZE = 128;
 // The number of SMs of the current GPU. Records an error (utils.h) if its compute capability is not 9.0, or if this build
 // has no code for sm_90a.
 static inline Status hopper_num_sms(int* num_sms) {
-    int device;
     DeviceCode code;
     TRY(device_code(&code));
     if (!code.sm_90a) {
@@ -38,8 +37,8 @@ static inline Status hopper_num_sms(int* num_sms) {
             "wgmma needs a GPU of compute capability 9.0 and code for sm_90a; build it with GPU_ARCH=90, or "
             "give nvcc -gencode arch=compute_90a,code=sm_90a; on another GPU take another variant");
     }
-    TRY(cuda_try(cudaGetDevice(&device)));
-    return cuda_try(cudaDeviceGetAttribute(num_sms, cudaDevAttrMultiProcessorCount, device));
+    *num_sms = code.sms;
+    return STATUS_OK;
 }
 
 __device__ inline uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }

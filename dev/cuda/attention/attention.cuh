@@ -66,10 +66,10 @@ template <class Config> struct AttentionChoice {
 
 // gpu: nullptr for the current one
 template <class Variant> static inline AttentionChoice<typename Variant::Config>
-attention_choice(const AttentionHeld<Variant>& held, const AttentionGpu* gpu, int B, int T, int NH, int HS) {
-    AttentionGpu current;
-    if (!gpu && attention_gpu(&current) != STATUS_OK) { return {"", nullptr}; }
-    const AttentionGpu& g = gpu ? *gpu : current;
+attention_choice(const AttentionHeld<Variant>& held, const DeviceCode* gpu, int B, int T, int NH, int HS) {
+    DeviceCode current;
+    if (!gpu && device_code(&current) != STATUS_OK) { return {"", nullptr}; }
+    const DeviceCode& g = gpu ? *gpu : current;
     const AttentionRule* rule = attention_rule(held.direction, held.forced ? held.forced->name : nullptr,
                                                sizeof(floatX) == sizeof(float), g.capability, B, T, NH, HS);
     if (!held.forced && !rule) {
@@ -91,8 +91,9 @@ attention_choice(const AttentionHeld<Variant>& held, const AttentionGpu* gpu, in
 static inline AttentionChoice<AttentionForwardConfig> attention_forward_choice(int B, int T, int NH, int HS) {
     return attention_choice(attention_forward_held, nullptr, B, T, NH, HS);
 }
-static inline AttentionChoice<AttentionBackwardConfig> attention_backward_choice(int B, int T, int NH, int HS) {
-    return attention_choice(attention_backward_held, nullptr, B, T, NH, HS);
+static inline AttentionChoice<AttentionBackwardConfig> attention_backward_choice(int B, int T, int NH, int HS,
+                                                                                 const DeviceCode* gpu = nullptr) {
+    return attention_choice(attention_backward_held, gpu, B, T, NH, HS);
 }
 
 // The names of the variants that serve the shape on the current GPU; "" and an error if none does
@@ -121,19 +122,14 @@ static inline void attention_forward(floatX* out, float* l, float* m, const floa
     config->launch(out, l, m, qkv, B, T, NH, HS, stream);
 }
 
-// Bytes of scratch; SIZE_MAX if the size does not fit. 0 and an error if nothing serves.
-static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS) {
-    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+// Bytes of scratch; SIZE_MAX if the size does not fit. 0 and an error if nothing serves. gpu: nullptr for the current one
+static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int HS, const DeviceCode* gpu = nullptr) {
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS, gpu).config;
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
-// The same for another GPU than this machine's
-static inline size_t attention_backward_scratch_bytes_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
-    const AttentionBackwardConfig* config = attention_choice(attention_backward_held, &gpu, B, T, NH, HS).config;
-    return config ? config->scratch_bytes(B, T, NH, HS) : 0;
-}
-// An upper bound of the rows of dq_sums that the function below writes, on the given GPU. 0 and an error if nothing serves.
-static inline int attention_dq_sum_rows_on(AttentionGpu gpu, int B, int T, int NH, int HS) {
-    const AttentionBackwardConfig* config = attention_choice(attention_backward_held, &gpu, B, T, NH, HS).config;
+// The same for an upper bound of the rows of dq_sums that the function below writes
+static inline int attention_dq_sum_rows(int B, int T, int NH, int HS, const DeviceCode* gpu = nullptr) {
+    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS, gpu).config;
     return !config ? 0 : config->sum_rows ? config->sum_rows(B, T) : COLUMN_SUM_BLOCKS;
 }
 

@@ -76,22 +76,6 @@ struct AttentionBackwardConfig {
     AttentionSumRows sum_rows = nullptr;                  // of dq_sums
 };
 
-// The properties of a GPU that decide which configurations it can run
-struct AttentionGpu {
-    int capability; // DeviceCode's: 90 is 9.0 with code for sm_90a
-    size_t shared_limit;
-};
-// Records an error if there is no GPU, or no code for it.
-static inline Status attention_gpu(AttentionGpu* gpu) {
-    int device, shared_limit;
-    DeviceCode code;
-    TRY(cuda_try(cudaGetDevice(&device)));
-    TRY(cuda_try(cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
-    TRY(device_code(&code));
-    *gpu = {code.capability, (size_t)shared_limit};
-    return STATUS_OK;
-}
-
 // The first configuration of a variant's table that serves the head size and fits the GPU, and is called `name` unless
 // that is nullptr; nullptr if there is none.
 template <class Config> constexpr const Config* attention_config(const Variants<Config>& configs, const char* name,

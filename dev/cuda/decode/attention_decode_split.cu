@@ -452,8 +452,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 template <class C> void decode(floatX* out, floatX* k_cache, floatX* v_cache, const floatX* qkv, const int* lengths,
                                void* scratch, int B, int T, int NH, int, int max_length, cudaStream_t stream) {
     const int64_t items = (int64_t)C::num_chunks(max_length) * NH * B;
-    LaunchGpu gpu;
-    if (launch_gpu(&gpu) != STATUS_OK) { return; }
+    DeviceCode gpu;
+    if (device_code(&gpu) != STATUS_OK) { return; }
     const int64_t grid = items < (int64_t)gpu.sms * C::ctas ? items : gpu.sms * C::ctas;
     launch_dependent(gpu, decode_chunks<C>, (unsigned)grid, C::threads, shared_bytes<C>(), 1, stream, out, k_cache,
                      v_cache, qkv, lengths, partials<C>(scratch, B, T, NH), Divisor(B * NH), Divisor(NH), T,

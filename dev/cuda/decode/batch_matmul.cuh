@@ -462,7 +462,7 @@ static inline DecodeBatchKernel batch_kernel(int MT, int C) {
     return MT == 4 ? decode_wide_kernel<4, false> : decode_batch_kernel<4, false>;
 }
 
-template <int MT> static inline BatchTiling batch_tiling_of(LaunchGpu gpu, const DecodeLinear& p, int most) {
+template <int MT> static inline BatchTiling batch_tiling_of(DeviceCode gpu, const DecodeLinear& p, int most) {
     BatchTiling t = {};
     int row_tiles = CEIL_DIV(p.M, 16 * MT), columns = CEIL_DIV(p.OC, 8);
     t.MT = MT, t.threads = BatchTile<MT>::threads, t.splits = decode_splits(p.C);
@@ -475,20 +475,20 @@ template <int MT> static inline BatchTiling batch_tiling_of(LaunchGpu gpu, const
 }
 
 // One round where that takes few CTAs, else many
-static inline BatchTiling batch_tiling(LaunchGpu gpu, const DecodeLinear& p) {
+static inline BatchTiling batch_tiling(DeviceCode gpu, const DecodeLinear& p) {
     BatchTiling t = batch_tiling_of<2>(gpu, p, BatchTile<2>::G);
     return t.blocks <= 4 * (unsigned)gpu.sms ? t : batch_tiling_of<4>(gpu, p, INT_MAX);
 }
 
 // Whether the kernels here serve a layer: their shared memory fits sm_90's 227 KB, not always the 99 KB of sm_120
-static inline bool decode_batch_serves(LaunchGpu gpu, const DecodeLinear& p) {
-    return gpu.dependent && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 &&
+static inline bool decode_batch_serves(DeviceCode gpu, const DecodeLinear& p) {
+    return gpu.sm_90 && p.M >= BATCH_MIN_ROWS && p.C % DECODE_CHUNK == 0 &&
            decode_most_chunks(p.C) <= BATCH_MAX_CHUNKS && p.stride % 2 == 0 && (p.bias == NULL || p.OC % 2 == 0) &&
            batch_tiling(gpu, p).shared <= gpu.shared_limit;
 }
 #else
-static inline BatchTiling batch_tiling(LaunchGpu, const DecodeLinear&) { return {}; }
-static inline bool decode_batch_serves(LaunchGpu, const DecodeLinear&) { return false; }
+static inline BatchTiling batch_tiling(DeviceCode, const DecodeLinear&) { return {}; }
+static inline bool decode_batch_serves(DeviceCode, const DecodeLinear&) { return false; }
 static inline void (*batch_kernel(int, int))(DecodeLinear p, int tiles) { return NULL; }
 #endif
 

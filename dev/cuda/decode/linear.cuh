@@ -22,18 +22,18 @@ length alone. The program is linked with decode.cu's object.
 constexpr int PROMPT_GEMM_TOKENS = 17; // least number of tokens; up to 16 are one row tile of a decode step's kernels
 
 // inp, and out where it is a residual stream, as DecodeLinear says. normed (M,C): where the normalised input goes
-void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+void decode_linear(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 // Whether it raises p.row_keys, which are not NULL, to those of all rows that it writes
-bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p);
+bool decode_keeps_keys(DeviceCode gpu, const DecodeLinear& p);
 
 // Whether this GPU and this build have the prompts' GEMM
-static inline int prompt_gemm_serves(LaunchGpu gpu) { return sizeof(floatX) == 2 && gpu.hopper; }
+static inline int prompt_gemm_serves(DeviceCode gpu) { return sizeof(floatX) == 2 && gpu.sm_90a; }
 // As decode_linear with a bias, for all rows; out has no padding: its stride is OC. C and OC are multiples of 8.
-Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+Status prompt_linear(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 
 // Whether the SMs finish tiles of 192 columns no later than those of 128: a tile takes time by its columns, and an SM one at a
 // time. Where both take as long, the wide ones are fewer.
-static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
+static inline bool prompt_tiles_are_wide(DeviceCode gpu, int M, int OC) {
     const auto columns_of_an_sm = [&](int columns) {
         return CEIL_DIV(CEIL_DIV(M, 128) * CEIL_DIV(OC, columns), gpu.sms) * columns;
     };
@@ -41,17 +41,17 @@ static inline bool prompt_tiles_are_wide(LaunchGpu gpu, int M, int OC) {
 }
 
 #ifdef DECODE_KERNELS
-static inline void decode_normalise(LaunchGpu gpu, DecodeLinear* p, floatX* normed, cudaStream_t stream) {
+static inline void decode_normalise(DeviceCode gpu, DecodeLinear* p, floatX* normed, cudaStream_t stream) {
     decode_layernorm(gpu, normed, p->inp, p->norm_weight, p->norm_bias, p->M, p->C, stream);
     p->inp = normed, p->norm_weight = p->norm_bias = NULL;
 }
 
-bool decode_keeps_keys(LaunchGpu gpu, const DecodeLinear& p) {
+bool decode_keeps_keys(DeviceCode gpu, const DecodeLinear& p) {
     const BatchTiling t = batch_tiling(gpu, p);
     return decode_batch_serves(gpu, p) && t.MT == 4 && t.splits == 1;
 }
 
-void decode_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+void decode_linear(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     if (p.norm_weight != NULL) { decode_normalise(gpu, &p, normed, stream); }
     if (decode_batch_serves(gpu, p)) {
         const BatchTiling t = batch_tiling(gpu, p);
@@ -70,11 +70,11 @@ template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeL
     in.bias = p.bias;
     return wgmma::launch_gemms<C>(&gemm, 1, in, nullptr, stream);
 }
-template <class F> static inline Status prompt_gemm(LaunchGpu gpu, const DecodeLinear& p, cudaStream_t stream) {
+template <class F> static inline Status prompt_gemm(DeviceCode gpu, const DecodeLinear& p, cudaStream_t stream) {
     return prompt_tiles_are_wide(gpu, p.M, p.OC) ? prompt_gemm_of<wgmma::PingPong128x192x2, F>(p, stream)
                                                  : prompt_gemm_of<wgmma::PingPong128x128x2, F>(p, stream);
 }
-Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+Status prompt_linear(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
     if (p.norm_weight != NULL) { decode_normalise(gpu, &p, normed, stream); }
     switch (p.epilogue) {
     case DECODE_GELU:
@@ -86,7 +86,7 @@ Status prompt_linear(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t
     }
 }
 #else
-Status prompt_linear(LaunchGpu, DecodeLinear, floatX*, cudaStream_t) {
+Status prompt_linear(DeviceCode, DecodeLinear, floatX*, cudaStream_t) {
     return status_fail("prompt_linear: not in fp32");
 }
 #endif

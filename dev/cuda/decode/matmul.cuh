@@ -95,7 +95,7 @@ static inline size_t decode_shared_bytes(int C, int rows, int NT) {
 }
 
 // Narrow tiles where a matrix is small, so that all SMs read; wide ones where that costs no SM.
-static inline DecodeTiling decode_tiling(LaunchGpu gpu, int M, int C, int OC) {
+static inline DecodeTiling decode_tiling(DeviceCode gpu, int M, int C, int OC) {
     DecodeTiling t = {};
     t.NT = CEIL_DIV(OC, 8) <= 264 ? 1 : CEIL_DIV(OC, 16) <= 264 ? 2 : 4;
     t.rows = M < 16 ? M : 16;
@@ -362,7 +362,7 @@ template <int NT> __global__ void __launch_bounds__(DECODE_THREADS, 2)
 
 #ifdef DECODE_KERNELS
 // All tilings give the same bits. inp is normalised already.
-static inline void decode_linear_tiled(LaunchGpu gpu, const DecodeLinear& p, cudaStream_t stream) {
+static inline void decode_linear_tiled(DeviceCode gpu, const DecodeLinear& p, cudaStream_t stream) {
     const DecodeTiling t = decode_tiling(gpu, p.M, p.C, p.OC);
     if (p.C % DECODE_CHUNK != 0 || t.shared > gpu.shared_limit) {
         status_fail("decode: a linear layer of %d inputs; they must be a multiple of %d, and fit %zu bytes", p.C,

@@ -121,7 +121,7 @@ template <int VECTORS> __global__ void __launch_bounds__(DECODE_NORM_MOST_WARPS*
 }
 
 // out (N,C) = layernorm(inp)
-static inline void decode_layernorm(LaunchGpu gpu, floatX* out, const floatX* inp, const floatX* weight,
+static inline void decode_layernorm(DeviceCode gpu, floatX* out, const floatX* inp, const floatX* weight,
                                     const floatX* bias, int N, int C, cudaStream_t stream) {
     int vectors = CEIL_DIV(C, WARP_SIZE * x128::size);
     int warps = N >= DECODE_NORM_MANY_ROWS ? DECODE_NORM_MOST_WARPS : DECODE_NORM_WARPS;

@@ -68,7 +68,7 @@ struct Step {
 struct Kernel {
     int HS;
     bool (*plan)(Step* p, int CTAs, size_t shared_limit);
-    void (*launch)(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream);
+    void (*launch)(DeviceCode gpu, Step p, int max_length, cudaStream_t stream);
     size_t (*exchange_words)(int B, int C, int NH, int T);
 };
 
@@ -823,7 +823,7 @@ template <class Tiles> static inline bool plan(Step* p, int CTAs, size_t shared_
 
 // Cooperative: otherwise two such kernels, on two streams or of two processes under MPS, could get half of the SMs each and
 // deadlock.
-template <class Tiles> static inline void launch(LaunchGpu gpu, Step p, int max_length, cudaStream_t stream) {
+template <class Tiles> static inline void launch(DeviceCode gpu, Step p, int max_length, cudaStream_t stream) {
     bool one = decode_splits(p.C) == 1, few = decode_most_chunks(p.C) <= 3;
     auto kernel = one   ? decode_step_kernel<Tiles, 1, 3>
                   : few ? decode_step_kernel<Tiles, 2, 3>

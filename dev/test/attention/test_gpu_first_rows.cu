@@ -70,7 +70,7 @@ static void check_configs(const AttentionForwardVariant& v, Shape s, const float
     for (void* p : {(void*)out, (void*)l, (void*)m}) { cuda_check(cudaFree(p)); }
 }
 
-static void check_shape(Shape s, int two_parts, const AttentionGpu& gpu) {
+static void check_shape(Shape s, int two_parts, const DeviceCode& gpu) {
     floatX *qkv = device_array<floatX>(3 * s.elements()), *dout = device_array<floatX>(s.elements());
     const unsigned blocks = (unsigned)CEIL_DIV(4 * s.elements(), (int64_t)256);
     fill_inputs<<<blocks, 256>>>(qkv, dout, s, s.heads(), ORDINARY, 7);
@@ -87,8 +87,8 @@ static void check_shape(Shape s, int two_parts, const AttentionGpu& gpu) {
 }
 
 int main(void) {
-    AttentionGpu gpu;
-    check(attention_gpu(&gpu));
+    DeviceCode gpu;
+    check(device_code(&gpu));
     for (int HS : {32, 64, 96, 128}) { // the shortest rows for each number of rows in two parts
         check_shape({3, 192, 5, HS}, 128, gpu);
         check_shape({2, 1025, 5, HS}, 192, gpu);

@@ -49,7 +49,7 @@ static void matmul_is_served() {
 
 // GPUs older than 9.0 have neither clusters nor dependent launches: there a launch with either of the two would fail.
 static void launches_have_what_the_gpu_has() {
-    const auto attribute_ids = [](LaunchGpu gpu, int cluster) {
+    const auto attribute_ids = [](DeviceCode gpu, int cluster) {
         std::vector<int> ids;
         launch_dependent(gpu, device_code_probe_kernel, dim3(4), 32, 0, cluster, nullptr);
         for (const cudaLaunchAttribute& a : attributes) { ids.push_back(a.id); }
@@ -57,7 +57,7 @@ static void launches_have_what_the_gpu_has() {
     };
     typedef std::vector<int> Ids;
     const int dependent = cudaLaunchAttributeProgrammaticStreamSerialization;
-    const LaunchGpu older = {0, 96 << 10, 108, 0}, newer = {1, 227 << 10, 132, 1};
+    const DeviceCode older = {80, 0, 0, 108, 163 << 10}, newer = {90, 1, 1, 132, 227 << 10};
     CHECK(attribute_ids(older, 1) == Ids() && attribute_ids(newer, 1) == Ids({dependent}));
     CHECK(attribute_ids(older, WHOLE_GRID) == Ids({cudaLaunchAttributeCooperative}));
     CHECK(attribute_ids(newer, WHOLE_GRID) == Ids({dependent, cudaLaunchAttributeCooperative}));

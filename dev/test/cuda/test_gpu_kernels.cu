@@ -406,12 +406,10 @@ static void test_qkv_bias(int rows, int C) {
 // its rounding. dQ, dK and dV are those of a pass without sums.
 static void test_dq_sums(int B, int T, int NH, int HS) {
     const size_t C = (size_t)NH * HS, BT = (size_t)B * T;
-    AttentionGpu gpu;
-    check(attention_gpu(&gpu));
     TensorX qkv(numbers(BT * 3 * C, 2, 1)), dout(numbers(BT * C, 1, 2)), out(BT * C), dqkv(BT * 3 * C),
         plain(BT * 3 * C);
     TensorF l(BT * NH), m(BT * NH), scratch(attention_backward_scratch_bytes(B, T, NH, HS) / 4);
-    TensorF sums(attention_dq_sum_rows_on(gpu, B, T, NH, HS) * C);
+    TensorF sums(attention_dq_sum_rows(B, T, NH, HS) * C);
     attention_forward(out.data, l.data, m.data, qkv.data, B, T, NH, HS, 0);
     attention_backward(plain.data, dout.data, qkv.data, out.data, l.data, m.data, scratch.data, B, T, NH, HS, 0);
     std::vector<char> bits;

@@ -22,7 +22,7 @@ static void segments_cover(int C) {
 }
 
 // Thread blocks cover rows and columns, with warps that have whole numbers of segments, and fit.
-static void tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
+static void tiles_cover(DeviceCode gpu, int M, int C, int OC) {
     DecodeTiling t = decode_tiling(gpu, M, C, OC);
     const size_t blocks = (size_t)CEIL_DIV(M, t.rows) * CEIL_DIV(OC, 8 * t.NT);
     bool ok = t.blocks == blocks && t.rows >= 1 && t.rows <= 16 && t.shared <= gpu.shared_limit;
@@ -34,13 +34,13 @@ static void tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
 }
 
 // The same of the kernels for more rows, whose warps have one segment of at most BATCH_MAX_CHUNKS each
-static void batch_tiles_cover(LaunchGpu gpu, int M, int C, int OC) {
+static void batch_tiles_cover(DeviceCode gpu, int M, int C, int OC) {
     DecodeLinear p = {};
     p.M = M, p.C = C, p.OC = OC, p.stride = OC;
     const BatchTiling t = batch_tiling(gpu, p);
     if (!decode_batch_serves(gpu, p)) {
         bool fits = gpu.shared_limit >= HOPPER_SHARED || t.shared <= gpu.shared_limit;
-        CHECK(!gpu.dependent || M < BATCH_MIN_ROWS || OC % 2 != 0 || C > 8192 || !fits);
+        CHECK(!gpu.sm_90 || M < BATCH_MIN_ROWS || OC % 2 != 0 || C > 8192 || !fits);
         return;
     }
     int splits = decode_splits(C), rows = 16 * t.MT, most = 0, least = C;
@@ -71,7 +71,7 @@ template <int MT, int CHUNKS> static void sums_have_places(void) {
 
 // The GEMMs of 124M's prompts on 132 SMs. 64 prompts of 64 tokens are 4096 rows: qkv has 576 tiles of 128 columns or 384 of
 // 192, five rounds or three; attproj and fcproj 192 or 128.
-static void prompt_tiles_fill_rounds(LaunchGpu gpu) {
+static void prompt_tiles_fill_rounds(DeviceCode gpu) {
     CHECK(prompt_tiles_are_wide(gpu, 4096, 2304) && prompt_tiles_are_wide(gpu, 4096, 768));
     for (int OC : {768, 2304, 3072}) { CHECK(prompt_tiles_are_wide(gpu, 8192, OC)); } // as long in both
     for (int OC : {2304, 3072}) { CHECK(prompt_tiles_are_wide(gpu, 1024, OC)); }      // one round, not two
@@ -95,10 +95,11 @@ static void keys_are_ordered(void) {
 
 int main(void) {
     // sm_90a, a part of it, sm_120, sm_80, sm_86, sm_90 without sm_90a's instructions
-    const LaunchGpu gpus[] = {{1, HOPPER_SHARED, 132, 1}, {1, HOPPER_SHARED, 16, 1}, {1, 99 * 1024, 170, 0},
-                              {0, 163 * 1024, 108, 0},    {0, 99 * 1024, 84, 0},     {1, HOPPER_SHARED, 132, 0}};
+    const DeviceCode gpus[] = {{90, 1, 1, 132, HOPPER_SHARED}, {90, 1, 1, 16, HOPPER_SHARED},
+                               {120, 1, 0, 170, 99 * 1024},    {80, 0, 0, 108, 163 * 1024},
+                               {86, 0, 0, 84, 99 * 1024},      {89, 1, 0, 132, HOPPER_SHARED}};
     for (int C = 32; C <= 4 * 12288; C += C < 4096 ? 32 : 2048) { segments_cover(C); }
-    for (LaunchGpu gpu : gpus) {
+    for (DeviceCode gpu : gpus) {
         for (int M : {1, 2, 3, 4, 15, 16, 17, 32, 33, 63, 64, 65, 256, 8192}) {
             for (int C : {32, 96, 768, 832, 1024, 1600, 2880, 3072, 6400, 12288, 49152}) {
                 for (int OC : {1, 8, 97, 768, 2304, 6400, 50257}) {

@@ -76,10 +76,10 @@ static void free_layer(Layer& l) {
 }
 
 // Rows first .. first+M-1 of the layer's output; rows of positions that are negative stay what they were
-typedef void (*Linear)(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
+typedef void (*Linear)(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream);
 static Numbers run_layer(const Layer& l, int first, int M, const int* positions = NULL, Linear linear = decode_linear) {
-    LaunchGpu gpu;
-    check(launch_gpu(&gpu));
+    DeviceCode gpu;
+    check(device_code(&gpu));
     cuda_check(cudaMemcpy(l.d_out, l.old.data() + (size_t)first * l.OC, (size_t)M * l.OC * sizeof(floatX),
                           cudaMemcpyHostToDevice));
     DecodeLinear p = {};
@@ -161,8 +161,8 @@ static Numbers test_rows(const Layer& l, Linear linear) {
 }
 
 // The kernel of GPUs before sm_90
-static void linear_of_any_gpu(LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
-    gpu.dependent = 0;
+static void linear_of_any_gpu(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    gpu.sm_90 = 0;
     decode_linear(gpu, p, normed, stream);
 }
 
@@ -190,7 +190,7 @@ static void test_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
 static void test_several_tiles(int C, int OC, DecodeEpilogue epilogue, bool norm) {
     Layer l = new_layer(C, OC, epilogue, norm);
     Numbers all = run_layer(l, 0, MAX_ROWS);
-    Numbers several = test_rows(l, [](LaunchGpu gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
+    Numbers several = test_rows(l, [](DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t stream) {
         gpu.sms = 16;
         decode_linear(gpu, p, normed, stream);
     });
@@ -200,13 +200,13 @@ static void test_several_tiles(int C, int OC, DecodeEpilogue epilogue, bool norm
 
 // Of prompts, in tiles of 128 columns, and as on a GPU of so few SMs that some of M rows have wide tiles: the same bits
 static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm) {
-    LaunchGpu gpu;
-    check(launch_gpu(&gpu));
+    DeviceCode gpu;
+    check(device_code(&gpu));
     if (!prompt_gemm_serves(gpu)) { return; }
     Layer l = new_layer(C, OC, epilogue, norm);
     Numbers all = test_rows(
-        l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) { prompt_linear(g, p, normed, s); });
-    Numbers wide = test_rows(l, [](LaunchGpu g, DecodeLinear p, floatX* normed, cudaStream_t s) {
+        l, [](DeviceCode g, DecodeLinear p, floatX* normed, cudaStream_t s) { prompt_linear(g, p, normed, s); });
+    Numbers wide = test_rows(l, [](DeviceCode g, DecodeLinear p, floatX* normed, cudaStream_t s) {
         g.sms = CEIL_DIV(p.OC, 192) * (p.M > 128 ? 2 : 1);
         prompt_linear(g, p, normed, s);
     });
@@ -218,10 +218,10 @@ static void test_prompt_layer(int C, int OC, DecodeEpilogue epilogue, bool norm)
 // rows without a position and the padding stay, and each row's key is that of its largest logit, or 0. Columns o and o + period
 // are the same.
 static void test_head(int sms, int C, int OC, int period, int repeats = 1) {
-    LaunchGpu gpu;
-    check(launch_gpu(&gpu));
+    DeviceCode gpu;
+    check(device_code(&gpu));
     const int stride = OC + 3;
-    const bool batches = gpu.dependent && sizeof(floatX) == 2 && decode_splits(C) == 1; // others leave the keys
+    const bool batches = gpu.sm_90 && sizeof(floatX) == 2 && decode_splits(C) == 1; // others leave the keys
     Layer l = new_layer(C, OC, DECODE_STORE, true);
     for (size_t e = (size_t)period * C; e < l.weight.size(); e++) { l.weight[e] = l.weight[e - (size_t)period * C]; }
     cuda_check(cudaMemcpy(l.d_weight, l.weight.data(), l.weight.size() * sizeof(floatX), cudaMemcpyHostToDevice));
@@ -248,7 +248,7 @@ static void test_head(int sms, int C, int OC, int period, int repeats = 1) {
         }
         cuda_check(cudaMemcpy(d_out, before.data(), before.size() * sizeof(float), cudaMemcpyHostToDevice));
         p.inp = l.d_inp + (size_t)first * C, p.M = M, p.positions = d_positions, p.row_keys = d_keys;
-        LaunchGpu few = gpu;
+        DeviceCode few = gpu;
         few.sms = sms;
         status_clear();
         decode_linear(few, p, l.d_normed, 0);
