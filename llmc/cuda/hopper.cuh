@@ -31,6 +31,7 @@ constexpr int WARPGROUP_SIZE = 128;
 // has no code for sm_90a.
 static inline Status hopper_num_sms(int* num_sms) {
     DeviceCode code;
+    *num_sms = 0;
     TRY(device_code(&code));
     if (!code.sm_90a) {
         return status_fail(
