@@ -337,16 +337,9 @@ static Status decoder_graph(GPT2Decoder* d, cudaGraphExec_t* result, DecoderBegi
     int bucket = 6; // 64
     while (1 << bucket < max_length) { bucket++; }
     cudaGraphExec_t* exec = &d->graphs[begin][bucket];
-    cudaGraph_t graph = NULL;
     if (*exec == NULL) {
         int bound = d->T < 1 << bucket ? d->T : 1 << bucket;
-        // relaxed: a kernel's first launch may load it
-        TRY(cuda_try(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed)));
-        decoder_launch_step(d, begin, bound);
-        cuda_try(cudaStreamEndCapture(d->stream, &graph));
-        if (status_now() == STATUS_OK) { cuda_try(cudaGraphInstantiate(exec, graph, 0)); }
-        if (graph != NULL) { cudaGraphDestroy(graph); }
-        TRY(status_now());
+        TRY(pass_graph_capture(exec, d->stream, [&] { decoder_launch_step(d, begin, bound); }));
     }
     *result = *exec;
     return STATUS_OK;

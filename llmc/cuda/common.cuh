@@ -27,30 +27,14 @@ typedef __nv_bfloat16 floatX;
 #define PRECISION_NAME "bf16"
 #endif
 
-// Ends the program if a CUDA call fails, with file, line, call and error.
-#define cuda_check(call) cuda_check_(call, #call, __FILE__, __LINE__)
-static inline void cuda_check_(cudaError_t error, const char* call, const char* file, int line) {
-    if (error == cudaSuccess) { return; }
-    fatal("%s:%d: %s returned %s: %s", file, line, call, cudaGetErrorName(error), cudaGetErrorString(error));
-}
-
 // 1 if the error is an asynchronous one, of a kernel launched earlier, and not of the call that returned it.
 static inline int cuda_is_kernel_error(cudaError_t error) {
-    switch (error) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-        return 1;
-    default:
-        return 0;
+    for (cudaError_t e : {cudaErrorIllegalAddress, cudaErrorIllegalInstruction, cudaErrorInvalidAddressSpace,
+                          cudaErrorInvalidPc, cudaErrorMisalignedAddress, cudaErrorHardwareStackError,
+                          cudaErrorLaunchFailure, cudaErrorLaunchTimeout, cudaErrorAssert, cudaErrorECCUncorrectable}) {
+        if (error == e) { return 1; }
     }
+    return 0;
 }
 
 // 1 if every launch waits for its kernel, so that an error is reported in the range that launched it.
@@ -78,8 +62,8 @@ static inline const char* last_range_name(char* text, size_t size) {
     return text;
 }
 
-// The same for libraries: records the failure (utils.h) and returns the Status. A kernel's error says where in the step it was
-// noticed, and how to find the launch; any other names the range that it happened in.
+// Records a failure (utils.h), with file, line, call and error, and returns the Status. A kernel's error says where in the step
+// it was noticed, and how to find the launch; any other names the range that it happened in.
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
     char range[96];
@@ -94,6 +78,9 @@ static inline Status cuda_try_(cudaError_t error, const char* call, const char* 
     }
     return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, range[0] ? "; in: " : "", range);
 }
+
+// For programs: ends with that line if the call fails.
+#define cuda_check(call) ::check(cuda_try_(call, #call, __FILE__, __LINE__))
 
 // The number of thread blocks of the kernel, with so many bytes of dynamic shared memory each, that are resident on the current
 // GPU at once: one full wave. At least 1, also where an error is recorded.

@@ -17,15 +17,9 @@ And what every user of cuBLAS shares: error checks, and the library's name of a 
 #include "common.cuh"
 #include "matmul_algorithms.h"
 
-// Ends the program if a call fails, with file, line, call and error.
-#define cublas_check(call) cublas_check_(call, #call, __FILE__, __LINE__)
-static inline void cublas_check_(cublasStatus_t status, const char* call, const char* file, int line) {
-    if (status == CUBLAS_STATUS_SUCCESS) { return; }
-    fatal("%s:%d: %s returned %s", file, line, call, cublasLtGetStatusName(status));
-}
-
-// The same for libraries: records the failure (utils.h) and returns the Status.
+// cuda_try and cuda_check (common.cuh) for calls of cuBLAS
 #define cublas_try(call) cublas_try_(call, #call, __FILE__, __LINE__)
+#define cublas_check(call) ::check(cublas_try(call))
 static inline Status cublas_try_(cublasStatus_t status, const char* call, const char* file, int line) {
     char range[96];
     if (status == CUBLAS_STATUS_SUCCESS) { return STATUS_OK; }

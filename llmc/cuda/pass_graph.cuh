@@ -60,11 +60,11 @@ static inline PassGraph* pass_graph_find_(PassGraphs* g, PassKey key, bool* is_n
     return &g->graphs[g->count++];
 }
 
-// Captures the work that launch() enqueues, without running it.
+// Captures the work that launch() enqueues, without running it. Relaxed: a kernel's first launch may load it.
 template <class Launch>
 static inline Status pass_graph_capture(cudaGraphExec_t* executable, cudaStream_t stream, const Launch& launch) {
     cudaGraph_t graph = NULL;
-    TRY(cuda_try(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+    TRY(cuda_try(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)));
     launch();
     cuda_try(cudaStreamEndCapture(stream, &graph)); // after an error, too, to end the capture
     if (status_now() == STATUS_OK) { cuda_try(cudaGraphInstantiate(executable, graph, 0)); }

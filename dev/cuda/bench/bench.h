@@ -31,6 +31,7 @@ trains    yes: the trainer takes it at this shape on this GPU. forced: it does w
 #include "random.cuh"
 #include "llmc/base/cli.h"
 #include "llmc/cuda/matmul.cuh"
+#include "llmc/cuda/pass_graph.cuh"
 
 // ----------------------------------------------------------------------------
 // The command line
@@ -350,13 +351,9 @@ static inline TimedGraph capture_launches(Stopwatch& watch, int sets, const Laun
     check(status_now());
     TimedGraph timed;
     timed.launches = sets * std::max(1, std::min(100, (int)(2.0f / (estimate * sets))));
-    cudaGraph_t graph;
-    cuda_check(cudaStreamBeginCapture(watch.stream, cudaStreamCaptureModeThreadLocal));
-    for (int n = 0; n < timed.launches; n++) { launch(n % sets, watch.stream); }
-    cuda_check(cudaStreamEndCapture(watch.stream, &graph));
-    check(status_now());
-    cuda_check(cudaGraphInstantiate(&timed.executable, graph, 0));
-    cuda_check(cudaGraphDestroy(graph));
+    check(pass_graph_capture(&timed.executable, watch.stream, [&] {
+        for (int n = 0; n < timed.launches; n++) { launch(n % sets, watch.stream); }
+    }));
     timed.replay(watch.stream);
     timed.replay_ms = watch.time([&] { timed.replay(watch.stream); });
     return timed;
