@@ -43,40 +43,24 @@ static inline int cuda_launches_block(void) {
     return blocking != NULL && strcmp(blocking, "1") == 0;
 }
 
-// The NVTX range (nvtx.cuh) that this thread began last. Kernels run asynchronously, so their errors are reported by a later,
-// unrelated call: the range says in which part of the step that call was.
-struct LastRange {
-    const char* name; // NULL before the first; it must last, as string literals do
-    int number;       // such as a layer's; -1 for none
-};
-inline thread_local LastRange last_range = {NULL, -1};
-
-// "backward layer 3", written to text; "" before the first range. Returns text.
-static inline const char* last_range_name(char* text, size_t size) {
-    text[0] = '\0';
-    if (last_range.name != NULL && last_range.number >= 0) {
-        snprintf(text, size, "%s %d", last_range.name, last_range.number);
-    } else if (last_range.name != NULL) {
-        snprintf(text, size, "%s", last_range.name);
-    }
-    return text;
-}
+// The NVTX range (nvtx.cuh) that this thread began last, such as "backward layer 3"; "" before the first. Kernels run
+// asynchronously, so their errors are reported by a later, unrelated call: the range says in which part of the step that was.
+inline thread_local char last_range[64] = "";
 
 // Records a failure (utils.h), with file, line, call and error, and returns the Status. A kernel's error says where in the step
 // it was noticed, and how to find the launch; any other names the range that it happened in.
 #define cuda_try(call) cuda_try_(call, #call, __FILE__, __LINE__)
 static inline Status cuda_try_(cudaError_t error, const char* call, const char* file, int line) {
-    char range[96];
     if (error == cudaSuccess) { return STATUS_OK; }
     (void)cudaGetLastError(); // or the check after the next launch would report it again
     const char *name = cudaGetErrorName(error), *text = cudaGetErrorString(error);
-    last_range_name(range, sizeof(range));
     if (cuda_is_kernel_error(error)) {
         return status_fail("%s:%d: %s returned %s: %s; a kernel failed, in or before: %s%s", file, line, call, name,
-                           text, range[0] ? range : "this line",
+                           text, last_range[0] ? last_range : "this line",
                            cuda_launches_block() ? "" : "; run again with CUDA_LAUNCH_BLOCKING=1 to see which launch");
     }
-    return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, range[0] ? "; in: " : "", range);
+    return status_fail("%s:%d: %s returned %s: %s%s%s", file, line, call, name, text, last_range[0] ? "; in: " : "",
+                       last_range);
 }
 
 // For programs: ends with that line if the call fails.

@@ -21,11 +21,9 @@ And what every user of cuBLAS shares: error checks, and the library's name of a 
 #define cublas_try(call) cublas_try_(call, #call, __FILE__, __LINE__)
 #define cublas_check(call) ::check(cublas_try(call))
 static inline Status cublas_try_(cublasStatus_t status, const char* call, const char* file, int line) {
-    char range[96];
     if (status == CUBLAS_STATUS_SUCCESS) { return STATUS_OK; }
-    last_range_name(range, sizeof(range));
     return status_fail("%s:%d: %s returned %s%s%s", file, line, call, cublasLtGetStatusName(status),
-                       range[0] ? "; in: " : "", range);
+                       last_range[0] ? "; in: " : "", last_range);
 }
 
 template <class T> struct CudaType;

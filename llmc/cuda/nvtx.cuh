@@ -1,6 +1,6 @@
 /*
 Ranges on a profiler's timeline (NVTX 3), each from an object's construction to its destruction. The header is the toolkit's and
-nothing is linked; without a profiler a range costs two calls through a pointer.
+nothing is linked; without a profiler a range costs its name and two calls through a pointer.
 */
 #ifndef LLMC_CUDA_NVTX_CUH
 #define LLMC_CUDA_NVTX_CUH
@@ -14,16 +14,11 @@ nothing is linked; without a profiler a range costs two calls through a pointer.
 
 // number: such as a layer's; -1 for none
 static inline void nvtx_begin(const char* name, int number = -1) {
-    last_range = {name, number};
+    char digits[16] = "";
+    if (number >= 0) { snprintf(digits, sizeof(digits), " %d", number); }
+    snprintf(last_range, sizeof(last_range), "%s%s", name, digits);
 #ifdef NVTX_HEADER
-    nvtxEventAttributes_t attributes = {};
-    attributes.version = NVTX_VERSION;
-    attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-    attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
-    attributes.message.ascii = name;
-    attributes.payloadType = number < 0 ? NVTX_PAYLOAD_UNKNOWN : NVTX_PAYLOAD_TYPE_INT32;
-    attributes.payload.iValue = number;
-    nvtxRangePushEx(&attributes);
+    nvtxRangePushA(last_range);
 #endif
 }
 static inline void nvtx_end(void) {

@@ -366,7 +366,7 @@ double gpt2_peak_flops(const GPT2* model);
 void gpt2_log_device(const GPT2* model);
 
 // NVTX ranges on a profiler's timeline (Nsight Systems); an error of the GPU names the last one. They nest, and cost almost
-// nothing without a profiler. A name must last as long as the program.
+// nothing without a profiler.
 void gpt2_range_begin(const char* name);
 void gpt2_range_end(void);
 
