@@ -841,13 +841,8 @@ static Status gpt2_find_gpu(cudaDeviceProp* device) {
         return status_fail("%s has compute capability %d.%d; this trainer needs 8.0 or newer", device->name,
                            device->major, device->minor);
     }
-    cudaFuncAttributes attributes;
-    if (cudaFuncGetAttributes(&attributes, cast_to_fp32_kernel) != cudaSuccess) {
-        return status_fail("this build has no code for %s (compute capability %d.%d); run make clean and make "
-                           "train_gpt2cu here",
-                           device->name, device->major, device->minor);
-    }
-    return STATUS_OK;
+    DeviceCode code;
+    return device_code(&code);
 }
 
 // Connects the model to those of the other processes.

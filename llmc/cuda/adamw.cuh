@@ -158,14 +158,10 @@ static inline void adamw_update(const AdamWParts& parts, float weight_decay, Ada
     cuda_try(cudaGetLastError());
 }
 
-// out (n) = in (n), rounded to nearest; and the other way round
+// out (n) = in (n), rounded to nearest
 __global__ void cast_from_fp32_kernel(floatX* out, const float* in, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { out[i] = (floatX)in[i]; }
-}
-__global__ void cast_to_fp32_kernel(float* out, const floatX* in, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) { out[i] = (float)in[i]; }
 }
 static inline void cast_from_fp32(floatX* out, const float* in, size_t n, cudaStream_t stream) {
     cast_from_fp32_kernel<<<(unsigned)CEIL_DIV(n, (size_t)256), 256, 0, stream>>>(out, in, n);
