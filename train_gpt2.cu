@@ -330,8 +330,8 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     if (recompute >= 2) {
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
     }
-    const MatmulLayerWeight mlp[] = {{g.fcw, NULL, y.dbt4c, y.ln2}, {g.fcprojw, NULL, y.dresidual, y.fch_gelu}};
-    matmul_mlp_weights(&groups, mlp, accumulate, BT, C);
+    matmul_weight(&groups, g.fcprojw, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
+    matmul_weight(&groups, g.fcw, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
     matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
     layernorm_backward(y.dresidual, g.ln2w, g.ln2b, g.attprojb, dresidual_sum, y.dbtc, y.residual2, w.ln2w, y.ln2_mean,
                        y.ln2_rstd, (float*)scratch, BT, C, 0, stream);
@@ -667,13 +667,13 @@ struct ModelGemm {
     const char* variant; // NULL: that of matmul/choice.h
     int backward;
 };
-enum { MODEL_GEMMS = 14 };
+enum { MODEL_GEMMS = 13 };
 
 // All of them, for R rows of tokens, in the order of a layer's passes
 static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Settings settings, int R) {
     const int C = config.channels;
     const MatmulSizes qkv = {R, C, 3 * C, 0}, attproj = {R, C, C, 0}, fc = {R, C, 4 * C, 0}, fcproj = {R, 4 * C, C, 0};
-    const MatmulSizes classifier = {R, C, config.padded_vocab_size, config.vocab_size}, weights = {R, C, C, 0};
+    const MatmulSizes classifier = {R, C, config.padded_vocab_size, config.vocab_size};
     const ModelGemm all[MODEL_GEMMS] = {{"qkv", MATMUL_QKV, qkv, NULL, 0},
                                         {"attproj", MATMUL_RESIDUAL, attproj, NULL, 0},
                                         {"fc", MATMUL_FC, fc, gpt2_fc_variant(settings), 0},
@@ -686,8 +686,7 @@ static void gpt2_gemms(ModelGemm gemms[MODEL_GEMMS], GPT2Config config, GPT2Sett
                                         {"input of attproj", MATMUL_INPUT, attproj, NULL, 1},
                                         {"weight of attproj", MATMUL_WEIGHT, attproj, NULL, 1},
                                         {"input of qkv", MATMUL_INPUT, qkv, NULL, 1},
-                                        {"weight of qkv", MATMUL_WEIGHT, qkv, NULL, 1},
-                                        {"weights of fc and fcproj", MATMUL_MLP_WEIGHTS, weights, NULL, 1}};
+                                        {"weight of qkv", MATMUL_WEIGHT, qkv, NULL, 1}};
     memcpy(gemms, all, sizeof(all));
 }
 

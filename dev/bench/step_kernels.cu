@@ -75,7 +75,6 @@ template <class Launch> static auto operation(Group group, Launch launch) {
 #define matmul_dgelu(...) OPERATION(DGELU, (matmul_dgelu)(__VA_ARGS__))
 #define matmul_input(...) OPERATION(INPUT, (matmul_input)(__VA_ARGS__))
 #define matmul_weight(...) OPERATION(WEIGHT, (matmul_weight)(__VA_ARGS__))
-#define matmul_mlp_weights(...) OPERATION(WEIGHT, (matmul_mlp_weights)(__VA_ARGS__))
 #define layernorm_backward(...) OPERATION(LAYERNORM_BACKWARD, (layernorm_backward)(__VA_ARGS__))
 #define attention_backward_with_sums(...) OPERATION(ATTENTION_BACKWARD, (attention_backward_with_sums)(__VA_ARGS__))
 #define qkv_bias_backward(...) OPERATION(QKV_BIAS, (qkv_bias_backward)(__VA_ARGS__))

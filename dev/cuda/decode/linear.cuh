@@ -65,10 +65,10 @@ void decode_linear(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t 
 // out (M,OC) = inp W^T through F, which may read out as its aux, in tiles of 128 rows
 template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeLinear& p, cudaStream_t stream) {
     typedef wgmma::MatmulTiles<Tile, false, false, wgmma::Elementwise<F>> C;
-    const wgmma::Gemm<C> gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};
+    const wgmma::Gemm gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};
     wgmma::EpilogueInput in = {};
     in.bias = p.bias;
-    return wgmma::launch_gemms<C>(&gemm, 1, in, nullptr, stream);
+    return wgmma::launch_gemm<C>(gemm, in, stream);
 }
 template <class F> static inline Status prompt_gemm(DeviceCode gpu, const DecodeLinear& p, cudaStream_t stream) {
     return prompt_tiles_are_wide(gpu, p.M, p.OC) ? prompt_gemm_of<wgmma::PingPong128x192x2, F>(p, stream)

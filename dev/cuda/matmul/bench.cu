@@ -17,9 +17,8 @@ The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at l
 #include "llmc/cuda/device_code.cuh"
 #include "llmc/cuda/matmul.cuh"
 
-static const std::vector<BenchSize> matmul_sizes = {{"-r", "R, rows, of tokens", 4096},
-                                                    {"-i", "IN, channels in; of several weights: the model's", 768},
-                                                    {"-o", "OUT, channels out", 3072}};
+static const std::vector<BenchSize> matmul_sizes = {
+    {"-r", "R, rows, of tokens", 4096}, {"-i", "IN, channels in", 768}, {"-o", "OUT, channels out", 3072}};
 static const std::vector<BenchText> matmul_texts = {
     {"--group", "only this group; may be given more than once"},
     {"--model", "R,C: time every group at its shapes in a model of C channels; may be given more than once"}};
@@ -28,11 +27,10 @@ static const std::vector<BenchText> matmul_texts = {
 static const struct {
     MatmulGroup group;
     int in, out;
-} model_shapes[] = {
-    {MATMUL_QKV, 1, 3},        {MATMUL_RESIDUAL, 1, 1}, {MATMUL_RESIDUAL, 4, 1}, {MATMUL_FC, 1, 4},
-    {MATMUL_CLASSIFIER, 1, 0}, {MATMUL_DGELU, 4, 1},    {MATMUL_INPUT, 1, 4},    {MATMUL_INPUT, 1, 3},
-    {MATMUL_INPUT, 1, 1},      {MATMUL_INPUT, 1, 0},    {MATMUL_WEIGHT, 1, 3},   {MATMUL_WEIGHT, 1, 1},
-    {MATMUL_WEIGHT, 1, 4},     {MATMUL_WEIGHT, 4, 1},   {MATMUL_WEIGHT, 1, 0},   {MATMUL_MLP_WEIGHTS, 1, 1}};
+} model_shapes[] = {{MATMUL_QKV, 1, 3},        {MATMUL_RESIDUAL, 1, 1}, {MATMUL_RESIDUAL, 4, 1}, {MATMUL_FC, 1, 4},
+                    {MATMUL_CLASSIFIER, 1, 0}, {MATMUL_DGELU, 4, 1},    {MATMUL_INPUT, 1, 4},    {MATMUL_INPUT, 1, 3},
+                    {MATMUL_INPUT, 1, 1},      {MATMUL_INPUT, 1, 0},    {MATMUL_WEIGHT, 1, 3},   {MATMUL_WEIGHT, 1, 1},
+                    {MATMUL_WEIGHT, 1, 4},     {MATMUL_WEIGHT, 4, 1},   {MATMUL_WEIGHT, 1, 0}};
 constexpr int PADDED_VOCABULARY = 50304;
 
 // What the optional tensors of a group are: all; without dgelu's act or weight's dbias; with the derivative in pre's place
@@ -56,7 +54,7 @@ struct Case {
 // The sizes of a group at a shape R,IN,OUT. The classifier's last columns are padding, as 47 of GPT-2's 50304 are. Ends the
 // program if the contract excludes the shape.
 static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
-    MatmulSizes s = {R, IN, group == MATMUL_MLP_WEIGHTS ? IN : OUT, 0};
+    MatmulSizes s = {R, IN, OUT, 0};
     if (group == MATMUL_CLASSIFIER) { s.vocab_size = OUT > 64 ? OUT - 47 : OUT - OUT / 8; }
     const char* why = matmul_unsupported(group, s);
     if (why) { fatal("%s at R %d IN %d OUT %d: %s", matmul_group_names[group], R, IN, OUT, why); }
@@ -127,27 +125,14 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
         return list;
     case MATMUL_INPUT:
         return {dout, weight, {TENSOR(dinp), OUTPUT, TYPE_X, R, IN}};
-    default:
-        break; // the weight gradients
+    default: // MATMUL_WEIGHT
+        list = {dout, inp, {TENSOR(dweight), OUTPUT, TYPE_FLOAT, OUT, IN}};
+        if (c.form == ALL_TENSORS) { list.push_back({TENSOR(dbias), ADDED, TYPE_FLOAT, 1, OUT}); }
+        return list;
     }
-    const int count = matmul_weights(c.group);
-    for (int n = 0; n < count; n++) {
-        const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
-        const size_t at = offsetof(MatmulTensors, weights) + n * sizeof(MatmulLayerWeight);
-        list.push_back({"dout", at + offsetof(MatmulLayerWeight, dout), INPUT, TYPE_X, s.R, s.OUT, WITH_OUTLIERS});
-        list.push_back({"inp", at + offsetof(MatmulLayerWeight, inp), INPUT, TYPE_X, s.R, s.IN, WITH_OUTLIERS});
-        list.push_back({"dweight", at + offsetof(MatmulLayerWeight, dweight), OUTPUT, TYPE_FLOAT, s.OUT, s.IN});
-        if (c.group == MATMUL_WEIGHT && c.form == ALL_TENSORS) {
-            list.push_back({"dbias", at + offsetof(MatmulLayerWeight, dbias), ADDED, TYPE_FLOAT, 1, s.OUT});
-        }
-    }
-    return list;
 }
 
-static double flops_of(const Case& c) {
-    // of mlp_weights: two GEMMs of four times as many
-    return (c.group == MATMUL_MLP_WEIGHTS ? 8 : 1) * 2.0 * c.s.R * c.s.IN * c.s.OUT;
-}
+static double flops_of(const Case& c) { return 2.0 * c.s.R * c.s.IN * c.s.OUT; }
 // Compulsory memory traffic in bytes: every input and output once, tensors that are added to twice
 static double least_bytes_of(const Case& c) {
     double sum = 0;
@@ -232,23 +217,16 @@ static GemmReference gemm_compute(Operand A, Operand B, int K) {
     return g;
 }
 
-// One a weight; one for groups without weight gradients
-static std::vector<GemmReference> reference_compute(const Case& c, const MatmulTensors& t) {
-    const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT, count = matmul_weights(c.group);
+static GemmReference reference_compute(const Case& c, const MatmulTensors& t) {
+    const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT;
     const auto sampled = [](int n) { return Sample(n, CEIL_DIV(n, REFERENCE_ROWS)); };
-    std::vector<GemmReference> list;
-    for (int n = 0; n < count; n++) { // dweight (OUT,IN) = dout^T inp
-        const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
-        const MatmulLayerWeight& w = t.weights[n];
-        list.push_back(gemm_compute({w.dout, 1, s.OUT, sampled(s.OUT)}, {w.inp, 1, s.IN, Sample(s.IN)}, s.R));
+    if (t.dweight) { // (OUT,IN) = dout^T inp
+        return gemm_compute({t.dout, 1, OUT, sampled(OUT)}, {t.inp, 1, IN, Sample(IN)}, R);
     }
     if (t.inp) { // inp W^T
-        list.push_back(gemm_compute({t.inp, IN, 1, sampled(R)}, {t.weight, IN, 1, Sample(OUT)}, IN));
+        return gemm_compute({t.inp, IN, 1, sampled(R)}, {t.weight, IN, 1, Sample(OUT)}, IN);
     }
-    if (t.dout) { // dout W
-        list.push_back(gemm_compute({t.dout, OUT, 1, sampled(R)}, {t.weight, 1, IN, Sample(IN)}, OUT));
-    }
-    return list;
+    return gemm_compute({t.dout, OUT, 1, sampled(R)}, {t.weight, 1, IN, Sample(IN)}, OUT); // dout W
 }
 
 // ----------------------------------------------------------------------------
@@ -308,11 +286,11 @@ struct Judge {
     }
 
     // All outputs of a group. scaled: the configuration's
-    void outputs(MatmulGroup group, const std::vector<GemmReference>& r, const MatmulTensors& before, bool scaled) {
+    void outputs(MatmulGroup group, const GemmReference& r, const MatmulTensors& before, bool scaled) {
         const MatmulTensors& t = e.t;
-        const Sample rows = r[0].rows, all(e.rows);
-        const int N = e.N = r[0].N;
-        e.z = r[0].z();
+        const Sample rows = r.rows, all(e.rows);
+        const int N = e.N = r.N;
+        e.z = r.z();
         switch (group) {
         case MATMUL_QKV:
             return output(Want::LINEAR, "out", t.out, N, rows);
@@ -334,14 +312,9 @@ struct Judge {
             return;
         case MATMUL_INPUT:
             return output(Want::LINEAR, "dinp", t.dinp, N, rows);
-        default:
-            break; // the weight gradients
-        }
-        for (size_t n = 0; n < r.size(); n++) {
-            const MatmulLayerWeight& w = t.weights[n];
-            e.z = r[n].z(), e.N = r[n].N;
-            output(Want::FP32, "weights[" + std::to_string(n) + "].dweight", w.dweight, e.N, r[n].rows);
-            if (w.dbias) { columns(w.dbias, before.weights[n].dbias, w.dout, r[n].rows.n, false); }
+        default: // MATMUL_WEIGHT
+            output(Want::FP32, "dweight", t.dweight, N, rows);
+            if (t.dbias) { columns(t.dbias, before.dbias, t.dout, rows.n, false); }
         }
     }
 };
@@ -378,27 +351,22 @@ static void run(const MatmulConfig& config, const std::vector<Set*>& sets, Matmu
 // Ends the program unless accumulating gives the bits of before + overwritten. Restarts and runs `sums`.
 static void check_accumulation(const MatmulConfig& config, const Case& c, const Set& before, const Set& overwritten,
                                Set* sums, Libraries* libraries, const std::string& what) {
-    const int count = matmul_weights(c.group);
     set_restart(sums, before, true);
     run(config, {sums}, c.s, libraries, what + ", accumulating");
-    for (int n = 0; n < count; n++) {
-        const MatmulSizes s = matmul_weight_sizes(count, n, c.s);
-        const unsigned long long different = counted([&](unsigned long long* d) {
-            count_other_sums<<<4096, 256>>>(d, sums->t.weights[n].dweight, before.t.weights[n].dweight,
-                                            overwritten.t.weights[n].dweight, (int64_t)s.OUT * s.IN);
-        });
-        if (different) {
-            fatal(
-                "%s: %llu elements of weights[%d].dweight have other bits when accumulated than when added afterwards",
-                what.c_str(), different, n);
-        }
+    const unsigned long long different = counted([&](unsigned long long* d) {
+        count_other_sums<<<4096, 256>>>(d, sums->t.dweight, before.t.dweight, overwritten.t.dweight,
+                                        (int64_t)c.s.OUT * c.s.IN);
+    });
+    if (different) {
+        fatal("%s: %llu elements of dweight have other bits when accumulated than when added afterwards", what.c_str(),
+              different);
     }
 }
 
 // Ends the program if the configuration is wrong or not deterministic. `before` is filled.
 static Judge check_config(const MatmulConfig& config, const Case& c, const Set& before, Libraries* libraries,
                           const std::string& what) {
-    const std::vector<GemmReference> r = reference_compute(c, before.t);
+    const GemmReference r = reference_compute(c, before.t);
     Set sets[3]; // the first with inputs of its own
     for (Set& set : sets) {
         set = set_allocate(c, &set == &sets[0] ? nullptr : &before);
@@ -425,7 +393,7 @@ static Judge check_config(const MatmulConfig& config, const Case& c, const Set& 
             }
         }
     }
-    if (matmul_weights(c.group) > 0) { check_accumulation(config, c, before, sets[0], &sets[1], libraries, what); }
+    if (c.group == MATMUL_WEIGHT) { check_accumulation(config, c, before, sets[0], &sets[1], libraries, what); }
     return judge;
 }
 

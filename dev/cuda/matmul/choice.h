@@ -17,8 +17,7 @@ that a query compiles no kernel. matmul.h is the contract.
     X(CLASSIFIER, "classifier", "logits = inp W^T; losses += cross entropy; logits = its gradient")                    \
     X(DGELU, "dgelu", "dpre = (dout W) * gelu'(pre); act = gelu(pre); dbias += column sums of dpre")                   \
     X(INPUT, "input", "dinp = dout W")                                                                                 \
-    X(WEIGHT, "weight", "dweight = or += dout^T inp; dbias += column sums of dout")                                    \
-    X(MLP_WEIGHTS, "mlp_weights", "a layer's weight gradients of fc and fcproj")
+    X(WEIGHT, "weight", "dweight = or += dout^T inp; dbias += column sums of dout")
 
 #define MATMUL_GROUP_ID_(id, name, formula) MATMUL_##id,
 typedef enum { MATMUL_GROUPS(MATMUL_GROUP_ID_) NUM_MATMUL_GROUPS } MatmulGroup;
@@ -36,7 +35,7 @@ static const char* const matmul_group_formulas[NUM_MATMUL_GROUPS] = {MATMUL_GROU
 
 typedef struct {
     int R;          // rows: B*T tokens
-    int IN, OUT;    // channels: W is (OUT,IN). Of mlp_weights: both are C
+    int IN, OUT;    // channels: W is (OUT,IN)
     int vocab_size; // classifier: the real columns of OUT, the padded vocabulary; 0 for every other group
 } MatmulSizes;
 
@@ -47,7 +46,6 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
     if (s.IN % 8 != 0 || s.OUT % 8 != 0) { return "channels in and out must be multiples of 8"; } // 16 bytes of 16 bit
     // Kernels index rows and channels by an int, and round them up to whole tiles; fc has four times C channels.
     if (s.R > 1 << 30 || s.IN > 1 << 24 || s.OUT > 1 << 24) { return "rows must be at most 2^30, channels 2^24"; }
-    if (group == MATMUL_MLP_WEIGHTS && s.IN != s.OUT) { return "channels in and out must both be the model's"; }
     if (group == MATMUL_CLASSIFIER && (s.vocab_size < 1 || s.vocab_size > s.OUT)) {
         return "the vocabulary must be at least 1 and at most the channels out";
     }
@@ -69,9 +67,6 @@ static inline int matmul_measured(MatmulSizes s) {
 // 124M's size alone: for larger models cuBLASLt's tuned algorithms are as fast or faster.
 static inline int matmul_measured_residual(MatmulSizes s) { return s.R >= 8192 && s.OUT == 768; }
 
-// 774M's size alone: there the tiles of both weight gradients together are three full waves and few more; those of one are not.
-static inline int matmul_measured_mlp(MatmulSizes s) { return s.R >= 8192 && s.IN == 1280; }
-
 // The first row that fits serves; on other GPUs than Hopper, in builds without code for it and in fp32 the last one alone. gelu
 // and gelu' have the same bits in fc and in dgelu (llmc/cuda/gelu.cuh): with -r 0 fc computes both, with -r 1 dgelu recomputes
 // gelu, and computes gelu'.
@@ -81,7 +76,6 @@ static const MATMUL_CONSTEXPR MatmulRule matmul_rules[] = {
     {"softmax_wgmma", MATMUL_CLASSIFIER, matmul_measured},
     {"wgmma", MATMUL_RESIDUAL, matmul_measured_residual},
     {"cublaslt_epilogue", MATMUL_RESIDUAL, matmul_measured},
-    {"wgmma", MATMUL_MLP_WEIGHTS, matmul_measured_mlp},
     {"cublaslt", -1, NULL},
 };
 

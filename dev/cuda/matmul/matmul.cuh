@@ -143,29 +143,8 @@ static inline void matmul_input(MatmulGroups* g, floatX* dinp, const floatX* dou
 static inline void matmul_weight(MatmulGroups* g, float* dweight, const floatX* dout, const floatX* inp, int accumulate,
                                  int R, int IN, int OUT) {
     MatmulTensors t = {};
-    t.weights[0] = {dweight, nullptr, dout, inp}, t.accumulate = accumulate;
+    t.dweight = dweight, t.dout = dout, t.inp = inp, t.accumulate = accumulate;
     matmul_launch(g, nullptr, MATMUL_WEIGHT, t, {R, IN, OUT, 0});
-}
-
-// Whether one launch computes fc's and fcproj's weight gradients; else each has its own choice.
-static inline bool matmul_mlp_at_once(int capability, MatmulSizes s) {
-    if (matmul_forced) { return matmul_config_of(matmul_forced, MATMUL_MLP_WEIGHTS, s) != nullptr; }
-    return matmul_rule(MATMUL_MLP_WEIGHTS, sizeof(floatX) == sizeof(float), capability, s)->group == MATMUL_MLP_WEIGHTS;
-}
-
-static inline void matmul_mlp_weights(MatmulGroups* g, const MatmulLayerWeight (&mlp)[2], int accumulate, int R,
-                                      int C) {
-    const MatmulSizes sizes = {R, C, C, 0};
-    if (matmul_mlp_at_once(g->capability, sizes)) {
-        MatmulTensors t = {};
-        t.weights[0] = mlp[0], t.weights[1] = mlp[1], t.accumulate = accumulate;
-        matmul_launch(g, nullptr, MATMUL_MLP_WEIGHTS, t, sizes);
-        return;
-    }
-    for (int n = 1; n >= 0; n--) { // as the backward pass goes
-        const MatmulSizes s = matmul_weight_sizes(2, n, sizes);
-        matmul_weight(g, mlp[n].dweight, mlp[n].dout, mlp[n].inp, accumulate, R, s.IN, s.OUT);
-    }
 }
 
 #endif

@@ -31,8 +31,6 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 //     input          dinp (R,IN) = dout (R,OUT) W
 //     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`;
 //                    dbias (OUT) += column sums of dout, or not where it is NULL
-//     mlp_weights    the same for fc's and fcproj's; IN = OUT = C. Both groups' tensors are in `weights`, whose sizes
-//                    matmul_weight_sizes() says
 //
 // gelu is llmc/cuda/gelu.cuh's, LayerNorm llmc/cuda/layernorm.cuh's, cross entropy llmc/cuda/classifier.cuh's. GEMMs accumulate
 // in fp32. What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was
@@ -57,12 +55,6 @@ struct MatmulContext {
     void* scratch;
 };
 
-// A weight gradient
-struct MatmulLayerWeight {
-    float *dweight, *dbias;   // (OUT,IN), (OUT) or NULL
-    const floatX *dout, *inp; // (R,OUT), (R,IN)
-};
-
 // Pointers that a group does not use are NULL.
 struct MatmulTensors {
     const floatX* inp;    // (R,IN)
@@ -85,11 +77,11 @@ struct MatmulTensors {
     const int* targets;                // (R), each below vocab_size
     float gradient_scale;
     // backward
-    floatX* dpre;                 // (R,IN)
-    floatX* dinp;                 // (R,IN)
-    float* dbias;                 // of dgelu (IN)
-    MatmulLayerWeight weights[2]; // of weight the first, of mlp_weights fc's and fcproj's
-    int accumulate;               // of weights: dweight +=
+    floatX* dpre;   // (R,IN)
+    floatX* dinp;   // (R,IN)
+    float* dweight; // (OUT,IN)
+    int accumulate; // dweight +=
+    float* dbias;   // of dgelu (IN), of weight (OUT) or NULL
 };
 
 typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream);
@@ -105,16 +97,6 @@ struct MatmulConfig {
     bool scaled = false;         // of classifier: a row's gradient is logits_scale times its logits
     bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too
 };
-
-// How many weights a group has in `weights`
-static inline int matmul_weights(MatmulGroup group) {
-    return group == MATMUL_WEIGHT ? 1 : group == MATMUL_MLP_WEIGHTS ? 2 : 0;
-}
-// The sizes of the n-th of `count` weights: the one, or fc's and fcproj's
-static inline MatmulSizes matmul_weight_sizes(int count, int n, MatmulSizes s) {
-    if (count == 1) { return s; }
-    return n == 0 ? MatmulSizes{s.R, s.IN, 4 * s.IN, 0} : MatmulSizes{s.R, 4 * s.IN, s.IN, 0};
-}
 
 // For configurations that serve all that the contract does, and for those without scratch
 static inline const char* matmul_serves_all(MatmulSizes) { return nullptr; }

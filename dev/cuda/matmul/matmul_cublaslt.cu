@@ -57,18 +57,10 @@ inline void input(MatmulContext* context, const MatmulTensors* t, MatmulSizes s,
     matmul_backward_input(library_on(context, stream), t->dinp, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
 }
 
-template <int count>
-inline void weights(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    for (int n = count - 1; n >= 0; n--) { // as the backward pass goes
-        const MatmulLayerWeight w = t->weights[n];
-        const MatmulSizes of = matmul_weight_sizes(count, n, s);
-        if (w.dbias != NULL) { column_sum(w.dbias, w.dout, (float*)context->scratch, of.R, of.OUT, stream); }
-        matmul_backward_weight(library_on(context, stream), w.dweight, w.dout, w.inp, t->accumulate, of.R, of.IN,
-                               of.OUT);
-    }
-}
-template <int count> inline size_t weights_scratch(MatmulSizes s) {
-    return column_sum_scratch_bytes(matmul_weight_sizes(count, 0, s).OUT);
+inline size_t weight_scratch(MatmulSizes s) { return column_sum_scratch_bytes(s.OUT); }
+inline void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    if (t->dbias != NULL) { column_sum(t->dbias, t->dout, (float*)context->scratch, s.R, s.OUT, stream); }
+    matmul_backward_weight(library_on(context, stream), t->dweight, t->dout, t->inp, t->accumulate, s.R, s.IN, s.OUT);
 }
 
 static constexpr MatmulConfig matmul_configs[] = {
@@ -78,8 +70,7 @@ static constexpr MatmulConfig matmul_configs[] = {
     {"separate", MATMUL_CLASSIFIER, matmul_serves_all, matmul_no_scratch, classifier},
     {"separate", MATMUL_DGELU, matmul_serves_all, dgelu_scratch, dgelu},
     {"separate", MATMUL_INPUT, matmul_serves_all, matmul_no_scratch, input},
-    {"separate", MATMUL_WEIGHT, matmul_serves_all, weights_scratch<1>, weights<1>},
-    {"separate", MATMUL_MLP_WEIGHTS, matmul_serves_all, weights_scratch<2>, weights<2>},
+    {"separate", MATMUL_WEIGHT, matmul_serves_all, weight_scratch, weight},
 };
 
 } // namespace cublaslt

@@ -105,10 +105,10 @@ static void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSiz
     const float scale = t->gradient_scale;
     target_logits_kernel<<<CEIL_DIV(R, 256 / WARP_SIZE), 256, 0, stream>>>(target_logits, t->inp, t->weight, t->targets,
                                                                            R, IN);
-    const Gemm<C> gemm = {{R, OUT, IN}, t->inp, t->weight, t->logits, nullptr, nullptr};
+    const Gemm gemm = {{R, OUT, IN}, t->inp, t->weight, t->logits, nullptr, nullptr};
     EpilogueInput in = {};
     in.target_logits = target_logits, in.row_sums = sums, in.classes = V;
-    if (launch_gemms<C>(&gemm, 1, in, nullptr, stream) != STATUS_OK) { return; }
+    if (launch_gemm<C>(gemm, in, stream) != STATUS_OK) { return; }
     finish_rows_kernel<<<CEIL_DIV(R, WARP_SIZE), FINISH_THREADS, 0, stream>>>(
         sums, t->losses, t->logits_scale, t->logits, target_logits, t->targets, scale, tiles, R, OUT);
     overflowed_rows_kernel<<<CEIL_DIV(R, CLASSIFIER_THREADS), CLASSIFIER_THREADS, 0, stream>>>(

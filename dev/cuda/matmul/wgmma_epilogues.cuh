@@ -5,7 +5,6 @@ The epilogues of wgmma_matmul.cuh. store() moves a consumer warpgroup's part of 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, BiasGeluDerivative,
                       GeluOfBias, TimesDerivative, GeluBackward<..>
     Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
-    Gradient          fp32, from registers: D, or D +=, or a partial tile of a split of K
 
 F may have an operand in memory, `aux` (M,N): its chunks are loaded during the main loop, or into slots whose chunks have been
 stored, and the first output overwrites them in place. Chunks of other outputs go through a ring.
@@ -22,15 +21,9 @@ namespace wgmma {
 
 using namespace hopper;
 
-// The tensor maps of a GEMM. second: the second output, or the partial tiles. Unused ones are not set.
+// The tensor maps of a GEMM. second: the second output. Unused ones are not set.
 struct GemmMaps {
     CUtensorMap a, b, out, second, aux;
-};
-
-// D of a GEMM in fp32
-struct GradientMatrix {
-    float* d; // (rows, columns)
-    int rows, columns;
 };
 
 // The arguments of the epilogues beside the tensor maps
@@ -41,11 +34,6 @@ struct EpilogueInput {
     const float* target_logits; // Exponentials: (M)
     float* row_sums;            // Exponentials: (N/BN rounded up, M)
     int classes;                // Exponentials: columns from here on are padding
-    int accumulate;             // Gradient: D +=
-    // Gradient: for each GEMM (splits, M), the sums of A's rows over each part of K; or NULL
-    float* operand_sums[MAX_GEMMS];
-    GradientMatrix gradients[MAX_GEMMS]; // Gradient: D of each GEMM
-    float* partial_tiles;                // Gradient: (.., BN)
 };
 
 // A consumer's shared memory for outputs
@@ -57,10 +45,7 @@ struct Ring {
 // The position of a consumer's part of a tile, and the consumer's threads.
 struct ConsumerTile {
     int row, column; // the first ones in D
-    int partial_row; // the first row in the tensor of partial tiles, if partial
-    bool partial;
-    int gemm;    // of the launch
-    int barrier; // a named barrier of the warpgroup
+    int barrier;     // a named barrier of the warpgroup
     // The index in the warpgroup, read again at each use: registers are short.
     static __device__ int thread() { return mma::mov_tid_x() % WARPGROUP_SIZE; }
     static __device__ bool leader() { return thread() == 0; } // issues TMA
@@ -156,10 +141,8 @@ template <bool AGAIN> struct GeluBackward {
 // ----------------------------------------------------------------------------
 
 template <class F> struct Elementwise {
-    typedef floatX Element; // of D
     static constexpr int outputs = F::outputs;
-    __host__ __device__ static constexpr int chunk_columns(int) { return SWIZZLE_ROW / sizeof(Element); }
-    static constexpr bool has_aux = F::aux, column_sums = F::column_sums, partial_tiles = false;
+    static constexpr bool has_aux = F::aux, column_sums = F::column_sums;
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each in the ring
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup
@@ -178,7 +161,7 @@ template <class F> struct Elementwise {
     template <int row_blocks, int N, class Finish, class Aux>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
-        constexpr int columns = chunk_columns(2 * N), chunks = 2 * N / columns, chunk_bytes = BLOCK_ROWS * SWIZZLE_ROW;
+        constexpr int columns = CHUNK_COLUMNS, chunks = 2 * N / columns;
         static_assert(columns == 64, "sum_columns() takes a chunk of 64 columns");
         // A sync() separates a tile's stores from the ring's next ones, and reads of column sums from the next writes to them.
         static_assert(row_blocks % depth == 0 && row_blocks > 1, "a tile begins with the ring's first slot");
@@ -199,7 +182,7 @@ template <class F> struct Elementwise {
                 }
                 auto box = [&](int o) -> uint32_t {
                     if constexpr (F::aux) { return shared_address(o == 0 ? aux.chunk(turn) : ring.chunks); }
-                    return shared_address(ring.chunks + (turn % depth * outputs + o) * chunk_bytes);
+                    return shared_address(ring.chunks + (turn % depth * outputs + o) * CHUNK_BYTES);
                 };
                 if constexpr (F::aux) { aux.wait(turn); }
 #pragma unroll
@@ -299,42 +282,6 @@ struct Exponentials : Elementwise<Plain> {
         }
         const auto finished = [] {};
         Elementwise<Plain>::store(acc, finished, aux, ring, maps, in, tile);
-    }
-};
-
-// D = or += A B^T in fp32, or a partial tile. A thread stores the pairs of columns that it holds: four lanes write a 32-byte
-// sector.
-struct Gradient {
-    typedef float Element;
-    static constexpr int outputs = 1, ring_chunks = 0;
-    __host__ __device__ static constexpr int chunk_columns(int BN) { return BN; }
-    static constexpr bool has_aux = false, column_sums = false, partial_tiles = true;
-
-    template <int row_blocks, int N, class Finish, class Aux>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux&, const Ring&, const GemmMaps&,
-                                 const EpilogueInput& in, const ConsumerTile& tile) {
-        const GradientMatrix out =
-            tile.partial ? GradientMatrix{in.partial_tiles, INT_MAX, 2 * N} : in.gradients[tile.gemm];
-        const bool add = in.accumulate && !tile.partial;
-        const int first_row = tile.partial ? tile.partial_row : tile.row;
-        const int first_column = (tile.partial ? 0 : tile.column) + fragment_column(tile.thread(), 0);
-        finish();
-#pragma unroll
-        for (int i = 0; i < 2 * row_blocks; i++) { // block of 64 rows, and half h of its fragment
-            const int h = i % 2, row = first_row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread(), 2 * h);
-            float* const d = out.d + (int64_t)row * out.columns + first_column;
-#pragma unroll
-            for (int n = 0; n < N / 4; n++) {
-                if (row >= out.rows || first_column + n * 8 >= out.columns) { continue; }
-                float2 x = {acc[i / 2][4 * n + 2 * h], acc[i / 2][4 * n + 2 * h + 1]};
-                float2* const pair = reinterpret_cast<float2*>(d + n * 8);
-                if (add) {
-                    const float2 old = *pair;
-                    x.x += old.x, x.y += old.y;
-                }
-                *pair = x;
-            }
-        }
     }
 };
 

@@ -20,8 +20,6 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     typedef EPILOGUE Epilogue;
     typedef OperandTile<T::BM, A_MN_MAJOR, T::cluster_n> TileA;
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster_m> TileB;
-    static constexpr int gemms = Epilogue::partial_tiles ? MAX_GEMMS : 1; // at most, of one launch
-    static constexpr bool narrows = T::narrows && !Epilogue::partial_tiles;
     // setmaxnreg: the sum must not exceed what the kernel is launched with, 168 registers a thread
     static constexpr int threads = 3 * WARPGROUP_SIZE;
     static constexpr int producer_registers = 40, consumer_registers = 232;
@@ -29,25 +27,19 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
                   "setmaxnreg would wait for ever");
     static constexpr int stage_bytes = TileA::bytes + TileB::bytes;
 
-    static constexpr int chunk_columns = Epilogue::chunk_columns(T::BN);
-    static constexpr int chunk_bytes = BLOCK_ROWS * chunk_columns * sizeof(typename Epilogue::Element);
     // Per consumer: chunks of its part of a tile; slots for chunks of aux, at most 32 KB; slots in all, with those of the ring.
-    static constexpr int tile_chunks = T::row_blocks * T::BN / chunk_columns;
+    static constexpr int tile_chunks = T::row_blocks * T::BN / CHUNK_COLUMNS;
     static constexpr int aux_slots =
-        tile_chunks * chunk_bytes > 32768 && Epilogue::has_aux ? 32768 / chunk_bytes : tile_chunks;
-    static constexpr int aux_area = Epilogue::has_aux ? aux_slots * chunk_bytes : 0;
-    static constexpr int chunks = aux_area / chunk_bytes + Epilogue::ring_chunks;
-    static constexpr int chunk_area = chunks > 0 ? chunks* chunk_bytes : 512; // `ones` follows, aligned to 1024 bytes
+        tile_chunks * CHUNK_BYTES > 32768 && Epilogue::has_aux ? 32768 / CHUNK_BYTES : tile_chunks;
+    static constexpr int aux_area = Epilogue::has_aux ? aux_slots * CHUNK_BYTES : 0;
+    static constexpr int chunk_area = aux_area + Epilogue::ring_chunks * CHUNK_BYTES;
     static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
-    static constexpr bool row_sums = Epilogue::partial_tiles; // sums of A's rows: a second wgmma with a B of ones
-    static constexpr int ones_bytes = row_sums ? 8 * SWIZZLE_ROW : 0;
-    static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + ones_bytes + 512;
+    static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + 512;
     static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
 
     struct Shared {
         char A[stages][TileA::bytes], B[stages][TileB::bytes];
         char chunks[2][chunk_area];
-        floatX ones[row_sums ? ones_bytes / sizeof(floatX) : 8]; // (8, K_BLOCK), whatever the swizzle
         float sums[2][sum_rows][64];
         Mbarrier full[stages], empty[stages], aux_full[2][aux_slots];
     };
@@ -60,8 +52,8 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     };
 };
 
-template <class C> struct MatmulParams {
-    GemmMaps maps[C::gemms];
+struct MatmulParams {
+    GemmMaps maps;
     TileOrder order;
     EpilogueInput in;
     int end_column; // columns from here on are not multiplied; INT_MAX: tiles are multiplied whole
@@ -84,24 +76,23 @@ template <class Operand> __device__ inline void load_operand(char* stage, const 
     }
 }
 
-// The producer thread: loads A and B of every k-block of the CTA's work items.
-template <class C> __device__ inline void produce(typename C::Shared& s, const MatmulParams<C>& p) {
+// The producer thread: loads A and B of every k-block of the CTA's tiles.
+template <class C> __device__ inline void produce(typename C::Shared& s, const MatmulParams& p) {
     typedef typename C::TileA A;
     typedef typename C::TileB B;
     typedef typename C::T T;
     const int rank = cluster_ctarank(), clusters = gridDim.x / T::cluster;
     PipelineState<C::stages> state;
-    for (int item = blockIdx.x / T::cluster; item < p.order.items(); item += clusters) {
-        const WorkItem work = work_item(p.order, item);
-        const GemmMaps& maps = p.maps[C::gemms > 1 ? work.gemm : 0];
-        const int row = T::row(work, rank), column = T::column(work, rank);
+    for (int index = blockIdx.x / T::cluster; index < p.order.tiles; index += clusters) {
+        const TileIndex tile = tile_at(p.order, index);
+        const int row = T::row(tile, rank), column = T::column(tile, rank);
 #pragma unroll 1
-        for (int k = work.k_begin; k < work.k_end; k++, state.advance()) {
+        for (int k = 0; k < p.order.k_blocks; k++, state.advance()) {
             Mbarrier& full = s.full[state.stage];
             s.empty[state.stage].wait(state.parity ^ 1);
             full.expect_tx(C::stage_bytes);
-            load_operand<A>(s.A[state.stage], &maps.a, row, k, T::rank_n(rank), T::sharing_a(rank), full);
-            load_operand<B>(s.B[state.stage], &maps.b, column, k, T::rank_m(rank), T::sharing_b(rank), full);
+            load_operand<A>(s.A[state.stage], &p.maps.a, row, k, T::rank_n(rank), T::sharing_a(rank), full);
+            load_operand<B>(s.B[state.stage], &p.maps.b, column, k, T::rank_m(rank), T::sharing_b(rank), full);
         }
     }
 }
@@ -112,13 +103,12 @@ template <class C> struct Consumer {
     typedef typename C::Epilogue Epilogue;
     static constexpr int row_blocks = T::row_blocks;
     typename C::Shared& s;
-    const MatmulParams<C>& p;
+    const MatmulParams& p;
     const int w;
     PipelineState<C::stages> state;   // of the next k-block
     float acc[row_blocks][T::BN / 2]; // row_blocks wgmma accumulators (64, BN), one below the other
-    float row_sums[row_blocks][4];    // (64, 8) likewise, whose columns are all the same
 
-    __device__ Consumer(typename C::Shared& s, const MatmulParams<C>& p, int w) : s(s), p(p), w(w) {}
+    __device__ Consumer(typename C::Shared& s, const MatmulParams& p, int w) : s(s), p(p), w(w) {}
 
     static __device__ int thread() { return mma::mov_tid_x() % WARPGROUP_SIZE; }
 
@@ -129,22 +119,18 @@ template <class C> struct Consumer {
         if (lane < T::cluster) { s.empty[stage].arrive_cluster(lane); }
     }
 
-    // Issues acc = (first) or += A B^T of the k-block at `state`, for the first COLUMNS rows of B; with SUM also row_sums, with
-    // ones for B.
-    template <bool SUM, int COLUMNS> __device__ void issue(bool first) {
+    // Issues acc = (first) or += A B^T of the k-block at `state`, for the first COLUMNS rows of B.
+    template <int COLUMNS> __device__ void issue(bool first) {
         typedef typename C::TileA A;
         typedef typename C::TileB B;
         const uint32_t a_tile = uniform(shared_address(s.A[state.stage])) + A::row_offset(T::consumer_row(w));
-        const uint32_t b_tile = uniform(shared_address(s.B[state.stage])), ones = uniform(shared_address(s.ones));
+        const uint32_t b_tile = uniform(shared_address(s.B[state.stage]));
         const uint64_t a =
             A::mn_major ? tile_descriptor_n_major(a_tile, A::box_bytes) : tile_descriptor_k_major(a_tile);
         const uint64_t b =
             B::mn_major ? tile_descriptor_n_major(b_tile, B::box_bytes) : tile_descriptor_k_major(b_tile);
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) {
-            fence_operand(acc[block]);
-            if constexpr (SUM) { fence_operand(row_sums[block]); }
-        }
+        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < K_BLOCK / 16; i++) {
@@ -153,18 +139,11 @@ template <class C> struct Consumer {
                 const uint64_t rows = a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16;
                 wgmma_mma_async<A::mn_major, B::mn_major>(reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]), rows,
                                                           b + B::k_offset(i) / 16, !(first && i == 0));
-                if constexpr (SUM) {
-                    wgmma_mma_async<A::mn_major>(row_sums[block], rows, tile_descriptor_k_major(ones),
-                                                 !(first && i == 0));
-                }
             }
         }
         wgmma_commit_group();
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) {
-            fence_operand(acc[block]);
-            if constexpr (SUM) { fence_operand(row_sums[block]); }
-        }
+        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
     }
 
     // The loads of the consumer's part of aux. Chunks are numbered by `turn` in the order in which the epilogue takes them:
@@ -173,7 +152,7 @@ template <class C> struct Consumer {
         typename C::Shared& s;
         const CUtensorMap* map;
         int w, row, column, tiles; // tiles: how many the consumer has finished
-        __device__ char* chunk(int turn) const { return s.chunks[w] + turn % C::aux_slots * C::chunk_bytes; }
+        __device__ char* chunk(int turn) const { return s.chunks[w] + turn % C::aux_slots * CHUNK_BYTES; }
         // Waits until the chunk has arrived. The phase: a slot is used `uses` times in each finished tile.
         __device__ void wait(int turn) const {
             const int slot = turn % C::aux_slots, uses = CEIL_DIV(C::tile_chunks - slot, C::aux_slots);
@@ -181,8 +160,8 @@ template <class C> struct Consumer {
         }
         __device__ void load(int turn) const {
             Mbarrier& full = s.aux_full[w][turn % C::aux_slots];
-            full.expect_tx(C::chunk_bytes);
-            cp_async_bulk_tensor(shared_address(chunk(turn)), map, column + turn / row_blocks * C::chunk_columns,
+            full.expect_tx(CHUNK_BYTES);
+            cp_async_bulk_tensor(shared_address(chunk(turn)), map, column + turn / row_blocks * CHUNK_COLUMNS,
                                  row + turn % row_blocks * BLOCK_ROWS, full);
         }
         // Loads a tile's first chunks, once TMA has read the last tile's outputs from their slots
@@ -198,15 +177,13 @@ template <class C> struct Consumer {
         }
     };
 
-    // acc = A B^T of a work item; with SUM also row_sums. The wgmma of the last k-block may still be in flight:
-    // finish_multiply() waits for it.
-    template <bool SUM, int COLUMNS = T::BN> __device__ void multiply(const WorkItem& work, const Aux& aux) {
-        const int k_blocks = work.k_blocks();
+    // acc = A B^T of a tile. The wgmma of the last k-block may still be in flight: finish_multiply() waits for it.
+    template <int COLUMNS = T::BN> __device__ void multiply(const Aux& aux) {
         if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
         int k = 0, last = 0; // last: the stage before `state`
         const auto step = [&] {
             s.full[state.stage].wait(state.parity);
-            issue<SUM, COLUMNS>(k == 0);
+            issue<COLUMNS>(k == 0);
             if (k > 0) {
                 wgmma_wait_group<1>();
                 release(last);
@@ -219,76 +196,52 @@ template <class C> struct Consumer {
             step();
             if (thread() == 0) { aux.fill(); }
         }
+        // k_blocks is read from the parameters each time: kept, it is a register too many, and ptxas serialises wgmma.
 #pragma unroll 1
-        while (k < k_blocks) { step(); }
+        while (k < p.order.k_blocks) { step(); }
         if (T::pingpong) { bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE); }
     }
     __device__ void finish_multiply() {
         wgmma_wait_group<0>();
 #pragma unroll
-        for (int block = 0; block < row_blocks; block++) {
-            fence_operand(acc[block]);
-            if constexpr (C::row_sums) { fence_operand(row_sums[block]); }
-        }
+        for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
         release((state.stage + C::stages - 1) % C::stages);
-    }
-
-    // Stores row_sums of a work item to sums (splits, M). For a tile that is not split, the other parts of K get zeros.
-    __device__ void store_row_sums(float* sums, const WorkItem& work, int first_row) {
-        const int M = p.order.rows[work.gemm], split = work.partial < 0 ? 0 : work.partial / p.order.split_tiles();
-#pragma unroll
-        for (int i = 0; i < 2 * row_blocks; i++) {
-            const int row = first_row + i / 2 * BLOCK_ROWS + fragment_row(thread(), i % 2 * 2);
-            if (thread() % 4 != 0 || row >= M) { continue; }
-            sums[(int64_t)split * M + row] = row_sums[i / 2][i % 2 * 2];
-            for (int n = 1; work.partial < 0 && n < p.order.splits; n++) { sums[(int64_t)n * M + row] = 0; }
-        }
     }
 
     __device__ void run() {
         const int clusters = gridDim.x / T::cluster;
         if (T::pingpong && w == 1) { bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE); } // consumer 0 begins
-        for (int n = 0;; n++) {                                                      // work items of the CTA
-            const int item = blockIdx.x / T::cluster + n * clusters;
-            if (item >= p.order.items()) { break; }
-            const int rank = cluster_ctarank(); // read for each item: a register less than kept over the loop
-            const WorkItem work = work_item(p.order, item);
+        for (int n = 0;; n++) {                                                      // tiles of the CTA
+            const int index = blockIdx.x / T::cluster + n * clusters;
+            if (index >= p.order.tiles) { break; }
+            const int rank = cluster_ctarank(); // read for each tile: a register less than kept over the loop
             if (!T::takes(w, n)) {
-                state.advance(work.k_blocks());
+                state.advance(p.order.k_blocks);
                 continue;
             }
-            const GemmMaps& maps = p.maps[C::gemms > 1 ? work.gemm : 0];
-            const ConsumerTile tile = {T::row(work, rank) + T::consumer_row(w),
-                                       T::column(work, rank),
-                                       T::partial_row(work, rank) + T::consumer_row(w),
-                                       work.partial >= 0,
-                                       work.gemm,
-                                       C::BAR_EPILOGUE + w};
-            float* const sums = C::row_sums && tile.column == 0 ? p.in.operand_sums[work.gemm] : nullptr;
-            const Aux aux = {s, &maps.aux, w, tile.row, tile.column, T::pingpong ? n / 2 : n};
-            const int columns = C::narrows ? p.end_column - tile.column : T::BN;
-            if (sums) {
-                multiply<C::row_sums>(work, aux);
-            } else if (columns <= 64) {
-                multiply<false, C::narrows ? 64 : T::BN>(work, aux);
+            const TileIndex at = tile_at(p.order, index);
+            const ConsumerTile tile = {T::row(at, rank) + T::consumer_row(w), T::column(at, rank), C::BAR_EPILOGUE + w};
+            const Aux aux = {s, &p.maps.aux, w, tile.row, tile.column, T::pingpong ? n / 2 : n};
+            const int columns = T::narrows ? p.end_column - tile.column : T::BN;
+            if (columns <= 64) {
+                multiply<T::narrows ? 64 : T::BN>(aux);
             } else if (columns <= 128) {
-                multiply<false, C::narrows ? 128 : T::BN>(work, aux);
+                multiply<T::narrows ? 128 : T::BN>(aux);
             } else {
-                multiply<false>(work, aux);
+                multiply(aux);
             }
             const Ring ring = {s.chunks[w] + C::aux_area, s.sums[w]};
             const auto finish = [&] { finish_multiply(); };
-            Epilogue::store(acc, finish, aux, ring, maps, p.in, tile);
-            if (sums) { store_row_sums(sums, work, tile.row); }
+            Epilogue::store(acc, finish, aux, ring, p.maps, p.in, tile);
         }
         // Shared memory stays the CTA's until TMA has read the last tile from it.
         if (thread() == 0) { cp_async_bulk_wait_group_read<0>(); }
     }
 };
 
-// D = A B^T of every GEMM in p, through C::Epilogue; one persistent CTA per SM.
+// D = A B^T through C::Epilogue; one persistent CTA per SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
-    matmul_kernel(const __grid_constant__ MatmulParams<C> p) {
+    matmul_kernel(const __grid_constant__ MatmulParams p) {
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
@@ -298,12 +251,6 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
             for (Mbarrier& full : s.aux_full[w]) { full.init(1); }
         }
         fence_mbarrier_init();
-    }
-    if constexpr (C::row_sums) {
-        for (int i = threadIdx.x; i < C::ones_bytes / (int)sizeof(floatX); i += C::threads) {
-            s.ones[i] = (floatX)1.0f;
-        }
-        fence_proxy_async();
     }
     __syncthreads();
     barrier_cluster_arrive(); // other CTAs load into this one's shared memory and arrive on its barriers
@@ -324,56 +271,15 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 }
 
 // ----------------------------------------------------------------------------
-// The second kernel of split-K: D = or += the sum of the partial tiles, in the order of K.
-
-struct PartialTiles {
-    const float* partial; // (items, CTAs of a cluster, BM, BN)
-    float* out[MAX_GEMMS];
-    GemmSize size[MAX_GEMMS];
-    TileOrder order;
-    int accumulate;
-};
-
-// Each thread computes four neighbouring elements of a row; a thread block covers 1024 elements of a cluster's tile.
-template <class T> __global__ void __launch_bounds__(256, 4)
-    add_partial_tiles_kernel(const __grid_constant__ PartialTiles p) {
-    constexpr int cta_size = T::BM * T::BN, tile_size = T::cluster * cta_size;
-    const int tile = blockIdx.x / (tile_size / 1024), i = (blockIdx.x % (tile_size / 1024) * 256 + threadIdx.x) * 4;
-    const WorkItem work = work_item(p.order, p.order.whole + tile);
-    const int row = T::row(work, i / cta_size) + i % cta_size / T::BN;
-    const int column = T::column(work, i / cta_size) + i % T::BN;
-    if (row >= p.size[work.gemm].M || column >= p.size[work.gemm].N) { return; }
-    f128 sum = {};
-    for (int split = 0; split < p.order.splits; split++) {
-        const int64_t item = (int64_t)split * p.order.split_tiles() + tile;
-        f128 x = load128_stream(p.partial + item * tile_size + i);
-        for (int k = 0; k < f128::size; k++) { sum[k] = split == 0 ? x[k] : sum[k] + x[k]; }
-    }
-    float* out = p.out[work.gemm] + (int64_t)row * p.size[work.gemm].N + column;
-    if (p.accumulate) {
-        const f128 old = load128(out);
-        for (int k = 0; k < f128::size; k++) { sum[k] = old[k] + sum[k]; }
-    }
-    store128(out, sum);
-}
-
-// ----------------------------------------------------------------------------
 // Host
 
-// One GEMM of a launch. A is (M,K) or, MN-major, (K,M); B (N,K) or (K,N). out (M,N); second and aux likewise, or NULL.
-template <class C> struct Gemm {
-    typedef typename C::Epilogue::Element Element;
+// A GEMM. A is (M,K) or, MN-major, (K,M); B (N,K) or (K,N). out (M,N); second and aux likewise, or NULL.
+struct Gemm {
     GemmSize size;
     const floatX *a, *b;
-    Element* out;
-    Element* second;
+    floatX *out, *second;
     const floatX* aux;
 };
-
-template <class C> static inline TileOrder order_of(const GemmSize* sizes, int gemms, int clusters) {
-    return tile_order(sizes, gemms, C::T::cluster_rows, C::T::cluster_columns, clusters, C::Epilogue::partial_tiles,
-                      C::narrows);
-}
 
 // The number of clusters that are resident at once, with a CTA on each SM: GPCs have an even number of SMs.
 template <class C> static inline Status num_clusters(int* clusters) {
@@ -389,63 +295,34 @@ template <class Operand> static inline Status operand_map(CUtensorMap* map, cons
                              : tensor_map_of_matrix(map, x, rows, K, Operand::box_rows);
 }
 
-template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm<C>& g) {
+template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm& g) {
     TRY(operand_map<typename C::TileA>(&maps->a, g.a, g.size.M, g.size.K));
     TRY(operand_map<typename C::TileB>(&maps->b, g.b, g.size.N, g.size.K));
-    if constexpr (!C::Epilogue::partial_tiles) {
-        TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS));
-        if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS)); }
-        if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS)); }
-    }
+    TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS));
+    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS)); }
+    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS)); }
     return STATUS_OK;
 }
 
-// The bytes of the partial tiles of a launch, a multiple of 1024.
-template <class C> static inline size_t partial_tile_bytes(const TileOrder& o) {
-    return sizeof(float) * C::T::cluster_rows * C::T::cluster_columns * (size_t)(o.items() - o.whole);
-}
-
-// Launches `gemms` GEMMs in one kernel. in: arguments of the epilogue; partial_tiles: partial_tile_bytes() of scratch for the
-// Gradient epilogue, else nullptr.
-template <class C> static inline Status launch_gemms(const Gemm<C>* g, int gemms, EpilogueInput in,
-                                                     float* partial_tiles, cudaStream_t stream) {
+// in: arguments of the epilogue
+template <class C> static inline Status launch_gemm(const Gemm& g, EpilogueInput in, cudaStream_t stream) {
     int clusters;
-    MatmulParams<C> p = {};
-    PartialTiles add = {};
+    MatmulParams p = {};
     TRY(num_clusters<C>(&clusters));
-    for (int n = 0; n < gemms; n++) {
-        TRY(gemm_maps<C>(&p.maps[n], g[n]));
-        add.size[n] = g[n].size;
-    }
-    p.order = order_of<C>(add.size, gemms, clusters);
-    p.in = in, p.in.M = g[0].size.M, p.in.N = g[0].size.N;
-    p.end_column = p.order.gemms > gemms ? p.in.N : INT_MAX;
-    if constexpr (C::Epilogue::partial_tiles) {
-        p.in.partial_tiles = partial_tiles;
-        for (int n = 0; n < gemms; n++) {
-            p.in.gradients[n] = {g[n].out, g[n].size.M, g[n].size.N};
-            add.out[n] = g[n].out;
-        }
-    }
+    TRY(gemm_maps<C>(&p.maps, g));
+    p.order = tile_order(g.size, C::T::cluster_rows, C::T::cluster_columns, clusters, C::T::narrows);
+    p.in = in, p.in.M = g.size.M, p.in.N = g.size.N;
+    p.end_column = p.order.first_apart() < p.order.tiles ? p.in.N : INT_MAX;
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {C::T::cluster, 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim = min(p.order.items(), clusters) * C::T::cluster;
+    config.gridDim = min(p.order.tiles, clusters) * C::T::cluster;
     config.blockDim = C::threads;
     config.dynamicSmemBytes = C::shared_bytes;
     config.stream = stream;
     config.attrs = &cluster, config.numAttrs = 1;
-    TRY(cuda_try(cudaLaunchKernelEx(&config, matmul_kernel<C>, p)));
-    if constexpr (C::Epilogue::partial_tiles) {
-        const int tiles = p.order.split_tiles();
-        if (tiles == 0) { return STATUS_OK; }
-        add.partial = partial_tiles, add.order = p.order, add.accumulate = in.accumulate;
-        const int blocks = tiles * (C::T::cluster_rows * C::T::cluster_columns / 1024);
-        add_partial_tiles_kernel<typename C::T><<<blocks, 256, 0, stream>>>(add);
-        return cuda_try(cudaGetLastError());
-    }
-    return STATUS_OK;
+    return cuda_try(cudaLaunchKernelEx(&config, matmul_kernel<C>, p));
 }
 
 } // namespace wgmma

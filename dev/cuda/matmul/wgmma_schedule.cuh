@@ -1,7 +1,7 @@
 /*
 The index arithmetic of wgmma_matmul.cuh, apart from it so that a test can enumerate it on the CPU (test_wgmma_matmul.cu): which
-cluster takes which tile and which part of K, where TMA and wgmma expect an element of a tile in shared memory, and which
-element of an accumulator a thread holds.
+cluster takes which tile, where TMA and wgmma expect an element of a tile in shared memory, and which element of an accumulator
+a thread holds.
 
 A GEMM is D (M,N) = A B^T with A (M,K) and B (N,K), whichever of their dimensions is contiguous in memory. A k-block is 64 of
 K. A tile of D is computed by a cluster, each CTA of it a part.
@@ -16,108 +16,50 @@ namespace wgmma {
 constexpr int K_BLOCK = 64;      // of K in a stage: 128 bytes of 16-bit elements
 constexpr int BLOCK_ROWS = 64;   // M of wgmma
 constexpr int SWIZZLE_ROW = 128; // bytes of a box row
+// A chunk is 64 rows of 128 bytes of a warpgroup's part of D on its way to or from memory: a box.
+constexpr int CHUNK_COLUMNS = SWIZZLE_ROW / 2, CHUNK_BYTES = BLOCK_ROWS * SWIZZLE_ROW;
 
 // ----------------------------------------------------------------------------
 // The order of tiles
-
-constexpr int MAX_GEMMS = 4;   // of one launch
-constexpr int MAX_SPLITS = 16; // of K
 
 struct GemmSize {
     int M, N, K;
 };
 
-// The work items of a launch, in the order in which clusters take them: cluster c has items c, c + clusters, ... The first
-// `whole` tiles are an item each. The others do not fill the GPU: split-K, `splits` parts with an item each, the first parts of
-// all of them before the second ones, so that clusters that run at the same time read the same rows of A and B.
-// Within a GEMM, tiles go down `group` rows of tiles, then to the next column: operands stay in L2. A last column of narrower
-// tiles, which take less time, may come last, as another entry of `gemm`.
+// The order in which clusters take tiles: cluster c has tiles c, c + clusters, ... They go down `group` rows of tiles, then to
+// the next column: operands stay in L2. A last column of narrower tiles, which take less time, may come apart: last.
 struct TileOrder {
-    struct Gemm {
-        int m_tiles, n_tiles, k_blocks;
-        int first;   // index of its first tile
-        int first_n; // its first column of tiles in D
-        int gemm;    // index of the GEMM that it is, or is a part of
-    };
-    Gemm gemm[MAX_GEMMS];
-    int rows[MAX_GEMMS]; // M of each
-    int gemms;           // entries of `gemm`
-    int tiles, whole, splits, group;
-
-    __host__ __device__ constexpr int split_tiles() const { return tiles - whole; }
-    __host__ __device__ constexpr int items() const { return whole + split_tiles() * splits; }
+    int m_tiles, n_tiles; // rows and columns of tiles, without the column that comes apart
+    int tiles;            // all
+    int k_blocks, group;
+    __host__ __device__ constexpr int first_apart() const { return m_tiles * n_tiles; }
 };
 
-// The k-blocks [k_begin, k_end) of tile (m, n) of a GEMM. partial: index of the partial tile to write; -1: the tile of D
-// itself.
-struct WorkItem {
-    int gemm, m, n, k_begin, k_end, partial;
-    __host__ __device__ constexpr int k_blocks() const { return k_end - k_begin; }
+// A tile of D
+struct TileIndex {
+    int m, n;
 };
 
-__host__ __device__ constexpr WorkItem work_item(const TileOrder& o, int item) {
-    int tile = item, split = 0, splits = 1, partial = -1;
-    if (item >= o.whole) {
-        partial = item - o.whole;
-        split = partial / o.split_tiles(), splits = o.splits;
-        tile = o.whole + partial % o.split_tiles();
-    }
-    int g = 0;
-    while (g + 1 < o.gemms && tile >= o.gemm[g + 1].first) { g++; }
-    const TileOrder::Gemm& gemm = o.gemm[g];
-    const int index = tile - gemm.first, in_group = o.group * gemm.n_tiles, first_row = index / in_group * o.group;
-    const int rows = gemm.m_tiles - first_row < o.group ? gemm.m_tiles - first_row : o.group;
-    return {gemm.gemm,
-            first_row + index % in_group % rows,
-            gemm.first_n + index % in_group / rows,
-            (int)((int64_t)gemm.k_blocks * split / splits),
-            (int)((int64_t)gemm.k_blocks * (split + 1) / splits),
-            partial};
+__host__ __device__ constexpr TileIndex tile_at(const TileOrder& o, int index) {
+    if (index >= o.first_apart()) { return {index - o.first_apart(), o.n_tiles}; }
+    const int in_group = o.group * o.n_tiles, first_row = index / in_group * o.group;
+    const int rows = o.m_tiles - first_row < o.group ? o.m_tiles - first_row : o.group;
+    return {first_row + index % in_group % rows, index % in_group / rows};
 }
 
-// The split-K factor of `tiles` tiles: minimises the k-blocks on the critical path, where each round costs four more to fill
-// and drain the pipeline, and each partial tile a fifth of one to be written and read again.
-constexpr int choose_splits(int tiles, int k_blocks, int clusters) {
-    int best = 1;
-    int64_t best_cost = INT64_MAX;
-    for (int splits = 1; splits <= MAX_SPLITS && splits <= k_blocks; splits++) {
-        const int64_t rounds = CEIL_DIV((int64_t)tiles * splits, (int64_t)clusters);
-        const int64_t cost = 5 * rounds * (CEIL_DIV(k_blocks, splits) + 4) + (splits > 1 ? (int64_t)tiles * splits : 0);
-        if (cost < best_cost) { best = splits, best_cost = cost; }
-    }
-    return best;
-}
-
-// The order for tiles of tile_m by tile_n. `split` allows split-K; then all GEMMs have the same K. last_apart: in a single GEMM
-// the tiles that N truncates come last if they are at most one round, which is then a short one.
-constexpr TileOrder tile_order(const GemmSize* sizes, int gemms, int tile_m, int tile_n, int clusters, bool split,
-                               bool last_apart) {
-    TileOrder o = {};
-    o.gemms = gemms, o.splits = 1, o.group = 1;
-    for (int g = 0; g < gemms; g++) {
-        const GemmSize s = sizes[g];
-        o.rows[g] = s.M;
-        o.gemm[g] = {CEIL_DIV(s.M, tile_m), CEIL_DIV(s.N, tile_n), CEIL_DIV(s.K, K_BLOCK), o.tiles, 0, g};
-        o.tiles += o.gemm[g].m_tiles * o.gemm[g].n_tiles;
-        // B past 16 MB does not stay in L2 beside what else passes through: read it once for 16 rows of tiles.
-        if ((int64_t)s.N * s.K * 2 > 16 << 20 && !split) { o.group = 16; }
-    }
-    o.whole = o.tiles;
-    if (last_apart && gemms == 1 && sizes[0].N % tile_n != 0 && o.gemm[0].n_tiles > 1 &&
-        o.gemm[0].m_tiles <= clusters) {
-        const int m_tiles = o.gemm[0].m_tiles, whole_n = --o.gemm[0].n_tiles;
-        o.gemm[o.gemms++] = {m_tiles, 1, o.gemm[0].k_blocks, m_tiles * whole_n, whole_n, 0};
-    }
-    if (split) {
-        const int full_rounds = o.tiles / clusters * clusters;
-        o.splits = choose_splits(o.tiles - full_rounds, o.gemm[0].k_blocks, clusters);
-        if (o.splits > 1) { o.whole = full_rounds; }
-    }
+// The order for tiles of tile_m by tile_n. last_apart: the tiles that N truncates come last if they are at most one round,
+// which is then a short one.
+constexpr TileOrder tile_order(GemmSize s, int tile_m, int tile_n, int clusters, bool last_apart) {
+    TileOrder o = {CEIL_DIV(s.M, tile_m), CEIL_DIV(s.N, tile_n), 0, CEIL_DIV(s.K, K_BLOCK), 1};
+    o.tiles = o.m_tiles * o.n_tiles;
+    // B past 16 MB does not stay in L2 beside what else passes through: read it once for 16 rows of tiles.
+    if ((int64_t)s.N * s.K * 2 > 16 << 20) { o.group = 16; }
+    if (last_apart && s.N % tile_n != 0 && o.n_tiles > 1 && o.m_tiles <= clusters) { o.n_tiles--; }
     return o;
 }
 
 // The shape of a CTA's work. ROW_BLOCKS: blocks of 64 rows of a consumer warpgroup; BN: columns of a CTA's tile. PINGPONG: the
-// consumers have every other work item of the CTA each; otherwise both have rows of every one. A cluster's tile is CLUSTER_M by
+// consumers have every other tile of the CTA each; otherwise both have rows of every one. A cluster's tile is CLUSTER_M by
 // CLUSTER_N tiles of a CTA, down the columns first: those in a row share A, those in a column share B.
 template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N = 1> struct Tile {
     static constexpr int row_blocks = ROW_BLOCKS, BN = BN_;
@@ -140,23 +82,19 @@ template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N =
     __host__ __device__ static constexpr int sharing_b(int rank) {
         return ((1 << cluster_m) - 1) << rank_n(rank) * cluster_m;
     }
-    // The CTA's first row and column in D, and first row in the tensor of partial tiles; consumer w's first row in the CTA's.
-    __host__ __device__ static constexpr int row(const WorkItem& work, int rank) {
-        return work.m * cluster_rows + rank_m(rank) * BM;
+    // The CTA's first row and column in D; consumer w's first row in the CTA's.
+    __host__ __device__ static constexpr int row(const TileIndex& tile, int rank) {
+        return tile.m * cluster_rows + rank_m(rank) * BM;
     }
-    __host__ __device__ static constexpr int column(const WorkItem& work, int rank) {
-        return work.n * cluster_columns + rank_n(rank) * BN;
-    }
-    __host__ __device__ static constexpr int partial_row(const WorkItem& work, int rank) {
-        return (work.partial * cluster + rank) * BM;
+    __host__ __device__ static constexpr int column(const TileIndex& tile, int rank) {
+        return tile.n * cluster_columns + rank_n(rank) * BN;
     }
     __host__ __device__ static constexpr int consumer_row(int w) { return pingpong ? 0 : w * row_blocks * BLOCK_ROWS; }
-    // Whether consumer w works on the n-th work item of its CTA.
+    // Whether consumer w works on the n-th tile of its CTA.
     __host__ __device__ static constexpr bool takes(int w, int n) { return !pingpong || n % 2 == w; }
 };
 
 // The tiles in use, rows x columns, in clusters of two
-typedef Tile<1, 256, false, 2> Tile128x256x2; // of weight gradients
 typedef Tile<2, 128, true, 2> PingPong128x128x2;
 typedef Tile<2, 192, true, 2> PingPong128x192x2;
 
@@ -201,7 +139,6 @@ template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
 __host__ __device__ constexpr int fragment_row(int t, int i) { return t / 32 * 16 + i / 2 % 2 * 8 + t % 32 / 4; }
 __host__ __device__ constexpr int fragment_column(int t, int i) { return i / 4 * 8 + t % 4 * 2 + i % 2; }
 
-// A chunk is 64 rows of 128 bytes of a warpgroup's part of D on its way to or from memory: a box.
 // The address for stmatrix_x4 and ldmatrix_x4, relative to the chunk, of thread t and octets n and n + 1 of columns; n is even.
 // XOR with n is all that remains of swizzled_offset(), because chunks are aligned to 1024 bytes.
 __host__ __device__ constexpr int matrix_base(int t) { return swizzled_offset(t / 32 * 16 + t % 16, t % 32 / 16 * 16); }

@@ -39,10 +39,9 @@ static void winners_train(void) {
         CHECK(serves("wgmma", MATMUL_DGELU, 0, 90, 8192, 4 * C, C));
         CHECK(serves(C == 768 ? "wgmma" : "cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, C, C));
         CHECK(serves(C == 768 ? "wgmma" : "cublaslt_epilogue", MATMUL_RESIDUAL, 0, 90, 8192, 4 * C, C));
-        CHECK(serves(C == 1280 ? "wgmma" : "cublaslt", MATMUL_MLP_WEIGHTS, 0, 90, 8192, C, C));
         CHECK(serves("softmax_wgmma", MATMUL_CLASSIFIER, 0, 90, 8192, C, 50304));
         CHECK(serves("cublaslt", MATMUL_CLASSIFIER, 1, 90, 8192, C, 50304));
-        CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, C, C));
+        CHECK(serves("cublaslt", MATMUL_WEIGHT, 0, 90, 65536, C, 4 * C));
         CHECK(serves("cublaslt", MATMUL_FC, 1, 90, 65536, C, 4 * C)); // fp32
         CHECK(serves("cublaslt", MATMUL_FC, 0, 80, 65536, C, 4 * C));
         CHECK(serves("cublaslt", MATMUL_FC, 0, 100, 65536, C, 4 * C));
@@ -59,7 +58,7 @@ static void winners_train(void) {
 
 static void groups_have_names(void) {
     CHECK(strcmp(matmul_group_names[MATMUL_QKV], "qkv") == 0);
-    CHECK(strcmp(matmul_group_names[MATMUL_MLP_WEIGHTS], "mlp_weights") == 0);
+    CHECK(strcmp(matmul_group_names[MATMUL_WEIGHT], "weight") == 0);
     for (int group = 0; group < NUM_MATMUL_GROUPS; group++) {
         CHECK(strchr(matmul_group_names[group], ',') == NULL && matmul_group_formulas[group][0] != '\0'); // a CSV field
     }
@@ -71,8 +70,6 @@ static void refused_sizes(void) {
     CHECK(matmul_unsupported(MATMUL_QKV, sizes(0, 8, 8, 0)) != NULL);
     CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 12, 8, 0)) != NULL);
     CHECK(matmul_unsupported(MATMUL_QKV, sizes(1, 8, 12, 0)) != NULL);
-    CHECK(matmul_unsupported(MATMUL_MLP_WEIGHTS, sizes(1, 8, 16, 0)) != NULL);
-    CHECK(matmul_unsupported(MATMUL_MLP_WEIGHTS, sizes(1, 16, 16, 0)) == NULL);
     CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50257)) == NULL);
     CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50304)) == NULL);
     CHECK(matmul_unsupported(MATMUL_CLASSIFIER, sizes(4, 768, 50304, 50305)) != NULL);
