@@ -33,12 +33,12 @@ static const struct {
                     {MATMUL_WEIGHT, 1, 4},     {MATMUL_WEIGHT, 4, 1},   {MATMUL_WEIGHT, 1, 0}};
 constexpr int PADDED_VOCABULARY = 50304;
 
-// What the optional tensors of a group are: all; without dgelu's act or weight's dbias; with the derivative in pre's place
+// What the optional tensors of a group are: all; without dgelu's act; with the derivative in pre's place
 enum Form { ALL_TENSORS, FEWER_TENSORS, WITH_DERIVATIVE };
 static const char* const form_names[] = {"", ", optional tensors left out", ", the derivative in pre's place"};
 static std::vector<Form> forms_of(const MatmulConfig& config) {
     std::vector<Form> forms = {ALL_TENSORS};
-    if (config.group == MATMUL_DGELU || config.group == MATMUL_WEIGHT) { forms.push_back(FEWER_TENSORS); }
+    if (config.group == MATMUL_DGELU) { forms.push_back(FEWER_TENSORS); }
     if (config.has_derivative) { forms.push_back(WITH_DERIVATIVE); }
     return forms;
 }
@@ -126,9 +126,7 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
     case MATMUL_INPUT:
         return {dout, weight, {TENSOR(dinp), OUTPUT, TYPE_X, R, IN}};
     default: // MATMUL_WEIGHT
-        list = {dout, inp, {TENSOR(dweight), OUTPUT, TYPE_FLOAT, OUT, IN}};
-        if (c.form == ALL_TENSORS) { list.push_back({TENSOR(dbias), ADDED, TYPE_FLOAT, 1, OUT}); }
-        return list;
+        return {dout, inp, {TENSOR(dweight), OUTPUT, TYPE_FLOAT, OUT, IN}};
     }
 }
 
@@ -257,11 +255,11 @@ struct Judge {
         if (rel_err < 0) { rel_err = d.reference2 > 0 ? sqrt(d.error2 / d.reference2) : 0; }
     }
 
-    // Sums over the rows of x (rows, n) as stored, added to `before`: got (n)
-    void columns(const float* got, const float* before, const floatX* x, int n, bool rounded) {
+    // Sums over the rows of x (rows, n), added to `before`: got (n)
+    void columns(const float* got, const float* before, const floatX* x, int n) {
         const Buffer sums = buffer_allocate(n * sizeof(Column));
         e.sums = sums.as<Column>(), e.before = before;
-        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums.as<Column>(), x, e.rows, n, rounded);
+        reference_columns<<<CEIL_DIV(n, 32), REFERENCE_THREADS>>>(sums.as<Column>(), x, e.rows, n);
         cuda_check(cudaGetLastError());
         output(Want::COLUMN_SUM, "dbias", got, 1, Sample(n));
     }
@@ -307,14 +305,13 @@ struct Judge {
             return classifier(rows, before.losses, scaled);
         case MATMUL_DGELU:
             output(Want::DPRE, "dpre", t.dpre, N, rows);
-            columns(t.dbias, before.dbias, t.dpre, N, true);
+            columns(t.dbias, before.dbias, t.dpre, N);
             if (t.act) { output(Want::GELU, "act", t.act, N, all); }
             return;
         case MATMUL_INPUT:
             return output(Want::LINEAR, "dinp", t.dinp, N, rows);
         default: // MATMUL_WEIGHT
-            output(Want::FP32, "dweight", t.dweight, N, rows);
-            if (t.dbias) { columns(t.dbias, before.dbias, t.dout, rows.n, false); }
+            return output(Want::FP32, "dweight", t.dweight, N, rows);
         }
     }
 };
@@ -470,14 +467,12 @@ static const char* trains(const MatmulVariant& variant, const MatmulConfig* conf
 
 // Checks a configuration at the sizes, times it and prints a row.
 static void bench(Contest& contest, const BenchGpu& gpu, const MatmulConfig& config, MatmulSizes s) {
-    // In training, group weight computes no bias gradient: other kernels sum the columns.
-    const Case c = {config.group, s, ORDINARY, config.group == MATMUL_WEIGHT ? FEWER_TENSORS : ALL_TENSORS};
+    const Case c = {config.group, s, ORDINARY, ALL_TENSORS};
     const char *variant = contest.variant.name, *group = matmul_group_names[c.group];
     const double bytes = least_bytes_of(c);
-    printf("\nmatmul_%s, %s, %s, %s, R %d IN %d OUT %d: %s\n%.1f GFLOP in the GEMM, %.3f GB at least%s\n", variant,
-           group, PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT, matmul_group_formulas[c.group],
-           1e-9 * flops_of(c), 1e-9 * bytes,
-           c.form == ALL_TENSORS ? "" : "; without column sums of dout, as this shape trains");
+    printf("\nmatmul_%s, %s, %s, %s, R %d IN %d OUT %d: %s\n%.1f GFLOP in the GEMM, %.3f GB at least\n", variant, group,
+           PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT, matmul_group_formulas[c.group], 1e-9 * flops_of(c),
+           1e-9 * bytes);
     if (const char* why = config.unsupported(s)) {
         printf("skipped %s: %s\n", config.name, why);
         return;

@@ -17,7 +17,7 @@ that a query compiles no kernel. matmul.h is the contract.
     X(CLASSIFIER, "classifier", "logits = inp W^T; losses += cross entropy; logits = its gradient")                    \
     X(DGELU, "dgelu", "dpre = (dout W) * gelu'(pre); act = gelu(pre); dbias += column sums of dpre")                   \
     X(INPUT, "input", "dinp = dout W")                                                                                 \
-    X(WEIGHT, "weight", "dweight = or += dout^T inp; dbias += column sums of dout")
+    X(WEIGHT, "weight", "dweight = or += dout^T inp")
 
 #define MATMUL_GROUP_ID_(id, name, formula) MATMUL_##id,
 typedef enum { MATMUL_GROUPS(MATMUL_GROUP_ID_) NUM_MATMUL_GROUPS } MatmulGroup;

@@ -29,8 +29,7 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 //     dgelu          dpre (R,IN) = (dout (R,OUT) W) * gelu'(pre), which is derivative (R,IN) where pre is NULL;
 //                    act (R,IN) = gelu(pre), or not where act is NULL, as it is without pre;  dbias (IN) += column sums of dpre
 //     input          dinp (R,IN) = dout (R,OUT) W
-//     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`;
-//                    dbias (OUT) += column sums of dout, or not where it is NULL
+//     weight         dweight (OUT,IN) = dout^T (OUT,R) inp (R,IN), or += where `accumulate`
 //
 // gelu is llmc/cuda/gelu.cuh's, LayerNorm llmc/cuda/layernorm.cuh's, cross entropy llmc/cuda/classifier.cuh's. GEMMs accumulate
 // in fp32. What is computed from an output (gelu, LayerNorm, column sums) may take it as stored or as the fp32 number that was
@@ -81,7 +80,7 @@ struct MatmulTensors {
     floatX* dinp;   // (R,IN)
     float* dweight; // (OUT,IN)
     int accumulate; // dweight +=
-    float* dbias;   // of dgelu (IN), of weight (OUT) or NULL
+    float* dbias;   // (IN)
 };
 
 typedef void (*MatmulLaunch)(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream);

@@ -57,9 +57,7 @@ inline void input(MatmulContext* context, const MatmulTensors* t, MatmulSizes s,
     matmul_backward_input(library_on(context, stream), t->dinp, t->dout, t->weight, NULL, s.R, s.IN, s.OUT);
 }
 
-inline size_t weight_scratch(MatmulSizes s) { return column_sum_scratch_bytes(s.OUT); }
 inline void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    if (t->dbias != NULL) { column_sum(t->dbias, t->dout, (float*)context->scratch, s.R, s.OUT, stream); }
     matmul_backward_weight(library_on(context, stream), t->dweight, t->dout, t->inp, t->accumulate, s.R, s.IN, s.OUT);
 }
 
@@ -70,7 +68,7 @@ static constexpr MatmulConfig matmul_configs[] = {
     {"separate", MATMUL_CLASSIFIER, matmul_serves_all, matmul_no_scratch, classifier},
     {"separate", MATMUL_DGELU, matmul_serves_all, dgelu_scratch, dgelu},
     {"separate", MATMUL_INPUT, matmul_serves_all, matmul_no_scratch, input},
-    {"separate", MATMUL_WEIGHT, matmul_serves_all, weight_scratch, weight},
+    {"separate", MATMUL_WEIGHT, matmul_serves_all, matmul_no_scratch, weight},
 };
 
 } // namespace cublaslt

@@ -280,10 +280,9 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     if (threadIdx.x == 0) { softmax[blockIdx.x] = {maximum, sum, error / sum}; }
 }
 
-// sums (n) over the rows of x (rows, n). is_rounded: a kernel may have summed x before it was rounded to floatX. A thread block
-// per 32 columns.
-__global__ void __launch_bounds__(REFERENCE_THREADS)
-    reference_columns(Column* sums, const floatX* x, int rows, int n, bool is_rounded) {
+// sums (n) over the rows of x (rows, n), which a kernel may have summed before they were rounded to floatX. A thread block per
+// 32 columns.
+__global__ void __launch_bounds__(REFERENCE_THREADS) reference_columns(Column* sums, const floatX* x, int rows, int n) {
     __shared__ Column partial[REFERENCE_THREADS];
     const int column = blockIdx.x * 32 + threadIdx.x % 32;
     Column c = {};
@@ -297,7 +296,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     for (int k = threadIdx.x + 32; k < REFERENCE_THREADS; k += 32) {
         c.sum += partial[k].sum, c.squares += partial[k].squares;
     }
-    c.term_squares = is_rounded ? UNIT_ROUNDOFF * UNIT_ROUNDOFF * c.squares : 0;
+    c.term_squares = UNIT_ROUNDOFF * UNIT_ROUNDOFF * c.squares;
     sums[column] = c;
 }
 
