@@ -420,9 +420,6 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #define HOPPER_D96                                                                                                     \
     HOPPER_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
                "%89,%90,%91,%92,%93,%94,%95"
-#define HOPPER_D128                                                                                                    \
-    HOPPER_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,"     \
-               "%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // d (64,N) = A B^T, or d += A B^T if accumulate is 1. A (64,16) and B (N,16) by descriptors, K-major, or MN-major where
 // a_mn_major or b_mn_major is 1.                                                                            (9.7.15.5.2)
@@ -436,14 +433,11 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
                      : __VA_ARGS__                                                                                     \
                      : "l"(a), "l"(b), "r"(accumulate), "n"(a_mn_major), "n"(b_mn_major));                             \
     }
-HOPPER_WGMMA_SHARED(8, HOPPER_D4, "%4", "%5", "%6", "%7", "%8", HOPPER_OUT4(d, 0))
 HOPPER_WGMMA_SHARED(48, HOPPER_D24, "%24", "%25", "%26", "%27", "%28", HOPPER_OUT16(d, 0), HOPPER_OUT8(d, 16))
 HOPPER_WGMMA_SHARED(64, HOPPER_D32, "%32", "%33", "%34", "%35", "%36", HOPPER_OUT32(d, 0))
 HOPPER_WGMMA_SHARED(128, HOPPER_D64, "%64", "%65", "%66", "%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
 HOPPER_WGMMA_SHARED(192, HOPPER_D96, "%96", "%97", "%98", "%99", "%100", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32),
                     HOPPER_OUT32(d, 64))
-HOPPER_WGMMA_SHARED(256, HOPPER_D128, "%128", "%129", "%130", "%131", "%132", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32),
-                    HOPPER_OUT32(d, 64), HOPPER_OUT32(d, 96))
 // d (64,N) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,N) by MN-major descriptors.
 template <int N>
 __device__ inline void wgmma_mma_async_mn_major(float (&d)[N], uint64_t a, uint64_t b, int accumulate) {

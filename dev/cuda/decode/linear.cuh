@@ -64,7 +64,7 @@ void decode_linear(DeviceCode gpu, DecodeLinear p, floatX* normed, cudaStream_t 
 #if !defined(PRECISION_FP32)
 // out (M,OC) = inp W^T through F, which may read out as its aux, in tiles of 128 rows
 template <class Tile, class F> static inline Status prompt_gemm_of(const DecodeLinear& p, cudaStream_t stream) {
-    typedef wgmma::MatmulTiles<Tile, false, false, wgmma::Elementwise<F>> C;
+    typedef wgmma::MatmulTiles<Tile, false, wgmma::Elementwise<F>> C;
     const wgmma::Gemm gemm = {{p.M, p.OC, p.C}, p.inp, p.weight, p.out, nullptr, F::aux ? p.out : nullptr};
     wgmma::EpilogueInput in = {};
     in.bias = p.bias;

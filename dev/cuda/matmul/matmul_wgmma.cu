@@ -22,7 +22,7 @@ namespace wgmma {
 // out (R,OUT) = inp W^T, through F.
 template <class F> static Status forward_gemm(floatX* out, floatX* second, const floatX* aux, const MatmulTensors* t,
                                               MatmulSizes s, cudaStream_t stream) {
-    typedef MatmulTiles<PingPong128x192x2, false, false, Elementwise<F>> C;
+    typedef MatmulTiles<PingPong128x192x2, false, Elementwise<F>> C;
     const Gemm gemm = {{s.R, s.OUT, s.IN}, t->inp, t->weight, out, second, aux};
     EpilogueInput in = {};
     in.bias = t->bias;
@@ -32,7 +32,7 @@ template <class F> static Status forward_gemm(floatX* out, floatX* second, const
 template <class T, class F> static Status input_gemm(floatX* out, floatX* second, const floatX* aux,
                                                      float* column_partials, const MatmulTensors* t, MatmulSizes s,
                                                      cudaStream_t stream) {
-    typedef MatmulTiles<T, false, true, Elementwise<F>> C;
+    typedef MatmulTiles<T, true, Elementwise<F>> C;
     const Gemm gemm = {{s.R, s.IN, s.OUT}, t->dout, t->weight, out, second, aux};
     EpilogueInput in = {};
     in.column_partials = column_partials;

@@ -1,11 +1,9 @@
 /*
 GEMM on Hopper, D (M,N) = A B^T of 16-bit operands, fp32 accumulation: persistent CTAs, wgmma fed by TMA. PROTOCOL.md draws it.
-Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers:
-- cooperative: both own rows of every tile of the CTA. One runs some k-blocks ahead: it multiplies while the other stores.
-- ping-pong: they take the CTA's tiles alternately. One starts its main loop once the other has issued its last k-block (a
-  parity cannot tell passes over the ring that are two apart): one multiplies while the other stores.
-CTAs of a cluster whose tiles share rows of A or B load a part of them each, by multicast to all that share them. PROTOCOL.md
-has a table of the barriers.
+Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers in
+ping-pong: they take the CTA's tiles alternately. One starts its main loop once the other has issued its last k-block (a parity
+cannot tell passes over the ring that are two apart): one multiplies while the other stores. The two CTAs of a cluster, whose
+tiles share rows of B, load a half of them each, by multicast to both. PROTOCOL.md has a table of the barriers.
 */
 #ifndef WGMMA_MATMUL_CUH
 #define WGMMA_MATMUL_CUH
@@ -14,12 +12,12 @@ has a table of the barriers.
 
 namespace wgmma {
 
-// A configuration: tile, whether A and B are MN-major, epilogue.
-template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct MatmulTiles {
+// A configuration: tile, whether B is MN-major (A is K-major), epilogue.
+template <class TILE, bool B_MN_MAJOR, class EPILOGUE> struct MatmulTiles {
     typedef TILE T;
     typedef EPILOGUE Epilogue;
-    typedef OperandTile<T::BM, A_MN_MAJOR, T::cluster_n> TileA;
-    typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster_m> TileB;
+    typedef OperandTile<T::BM, false, 1> TileA;
+    typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster> TileB;
     // setmaxnreg: the sum must not exceed what the kernel is launched with, 168 registers a thread
     static constexpr int threads = 3 * WARPGROUP_SIZE;
     static constexpr int producer_registers = 40, consumer_registers = 232;
@@ -48,7 +46,7 @@ template <class TILE, bool A_MN_MAJOR, bool B_MN_MAJOR, class EPILOGUE> struct M
     // Named barriers (bar.sync; id 0 is __syncthreads). Consumer w uses BAR_EPILOGUE + w.
     enum NamedBarrier {
         BAR_EPILOGUE = 1, // 128 threads of consumer w
-        BAR_ORDER = 3,    // 256: ping-pong: consumer w waits, the other arrives: w may start its main loop
+        BAR_ORDER = 3,    // 256: consumer w waits, the other arrives: w may start its main loop
     };
 };
 
@@ -59,9 +57,9 @@ struct MatmulParams {
     int end_column; // columns from here on are not multiplied; INT_MAX: tiles are multiplied whole
 };
 
-// Loads part `part` of a stage of an operand, k-block k of the rows from `row` on, into all CTAs of the bit mask `sharing`.
-template <class Operand> __device__ inline void load_operand(char* stage, const CUtensorMap* map, int row, int k,
-                                                             int part, int sharing, Mbarrier& full) {
+// Loads part `part` of a stage of an operand, k-block k of the rows from `row` on, into all CTAs that load a part.
+template <class Operand>
+__device__ inline void load_operand(char* stage, const CUtensorMap* map, int row, int k, int part, Mbarrier& full) {
 #pragma unroll
     for (int i = 0; i < Operand::boxes; i++) {
         const uint32_t box = shared_address(stage) + Operand::box_offset(part, i);
@@ -69,7 +67,7 @@ template <class Operand> __device__ inline void load_operand(char* stage, const 
         const int first_k = k * K_BLOCK + Operand::box_k(part);
         const int x = Operand::mn_major ? r : first_k, y = Operand::mn_major ? first_k : r;
         if (Operand::parts > 1) {
-            cp_async_bulk_tensor_multicast(box, map, x, y, full, sharing);
+            cp_async_bulk_tensor_multicast(box, map, x, y, full, (1 << Operand::parts) - 1);
         } else {
             cp_async_bulk_tensor(box, map, x, y, full);
         }
@@ -85,14 +83,14 @@ template <class C> __device__ inline void produce(typename C::Shared& s, const M
     PipelineState<C::stages> state;
     for (int index = blockIdx.x / T::cluster; index < p.order.tiles; index += clusters) {
         const TileIndex tile = tile_at(p.order, index);
-        const int row = T::row(tile, rank), column = T::column(tile, rank);
+        const int row = T::row(tile, rank), column = T::column(tile);
 #pragma unroll 1
         for (int k = 0; k < p.order.k_blocks; k++, state.advance()) {
             Mbarrier& full = s.full[state.stage];
             s.empty[state.stage].wait(state.parity ^ 1);
             full.expect_tx(C::stage_bytes);
-            load_operand<A>(s.A[state.stage], &p.maps.a, row, k, T::rank_n(rank), T::sharing_a(rank), full);
-            load_operand<B>(s.B[state.stage], &p.maps.b, column, k, T::rank_m(rank), T::sharing_b(rank), full);
+            load_operand<A>(s.A[state.stage], &p.maps.a, row, k, 0, full);
+            load_operand<B>(s.B[state.stage], &p.maps.b, column, k, rank, full);
         }
     }
 }
@@ -123,10 +121,8 @@ template <class C> struct Consumer {
     template <int COLUMNS> __device__ void issue(bool first) {
         typedef typename C::TileA A;
         typedef typename C::TileB B;
-        const uint32_t a_tile = uniform(shared_address(s.A[state.stage])) + A::row_offset(T::consumer_row(w));
         const uint32_t b_tile = uniform(shared_address(s.B[state.stage]));
-        const uint64_t a =
-            A::mn_major ? tile_descriptor_n_major(a_tile, A::box_bytes) : tile_descriptor_k_major(a_tile);
+        const uint64_t a = tile_descriptor_k_major(uniform(shared_address(s.A[state.stage])));
         const uint64_t b =
             B::mn_major ? tile_descriptor_n_major(b_tile, B::box_bytes) : tile_descriptor_k_major(b_tile);
 #pragma unroll
@@ -137,8 +133,8 @@ template <class C> struct Consumer {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const uint64_t rows = a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16;
-                wgmma_mma_async<A::mn_major, B::mn_major>(reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]), rows,
-                                                          b + B::k_offset(i) / 16, !(first && i == 0));
+                wgmma_mma_async<0, B::mn_major>(reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]), rows,
+                                                b + B::k_offset(i) / 16, !(first && i == 0));
             }
         }
         wgmma_commit_group();
@@ -179,7 +175,7 @@ template <class C> struct Consumer {
 
     // acc = A B^T of a tile. The wgmma of the last k-block may still be in flight: finish_multiply() waits for it.
     template <int COLUMNS = T::BN> __device__ void multiply(const Aux& aux) {
-        if (T::pingpong) { bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE); }
+        bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE);
         int k = 0, last = 0; // last: the stage before `state`
         const auto step = [&] {
             s.full[state.stage].wait(state.parity);
@@ -199,7 +195,7 @@ template <class C> struct Consumer {
         // k_blocks is read from the parameters each time: kept, it is a register too many, and ptxas serialises wgmma.
 #pragma unroll 1
         while (k < p.order.k_blocks) { step(); }
-        if (T::pingpong) { bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE); }
+        bar_arrive(C::BAR_ORDER + 1 - w, 2 * WARPGROUP_SIZE);
     }
     __device__ void finish_multiply() {
         wgmma_wait_group<0>();
@@ -210,18 +206,17 @@ template <class C> struct Consumer {
 
     __device__ void run() {
         const int clusters = gridDim.x / T::cluster;
-        if (T::pingpong && w == 1) { bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE); } // consumer 0 begins
-        for (int n = 0;; n++) {                                                      // tiles of the CTA
-            const int index = blockIdx.x / T::cluster + n * clusters;
+        if (w == 1) { // consumer 0 begins
+            bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE);
+            state.advance(p.order.k_blocks);
+        }
+        for (int n = 0;; n++) { // the consumer's tiles
+            const int index = blockIdx.x / T::cluster + (2 * n + w) * clusters;
             if (index >= p.order.tiles) { break; }
             const int rank = cluster_ctarank(); // read for each tile: a register less than kept over the loop
-            if (!T::takes(w, n)) {
-                state.advance(p.order.k_blocks);
-                continue;
-            }
             const TileIndex at = tile_at(p.order, index);
-            const ConsumerTile tile = {T::row(at, rank) + T::consumer_row(w), T::column(at, rank), C::BAR_EPILOGUE + w};
-            const Aux aux = {s, &p.maps.aux, w, tile.row, tile.column, T::pingpong ? n / 2 : n};
+            const ConsumerTile tile = {T::row(at, rank), T::column(at), C::BAR_EPILOGUE + w};
+            const Aux aux = {s, &p.maps.aux, w, tile.row, tile.column, n};
             const int columns = T::narrows ? p.end_column - tile.column : T::BN;
             if (columns <= 64) {
                 multiply<T::narrows ? 64 : T::BN>(aux);
@@ -233,6 +228,7 @@ template <class C> struct Consumer {
             const Ring ring = {s.chunks[w] + C::aux_area, s.sums[w]};
             const auto finish = [&] { finish_multiply(); };
             Epilogue::store(acc, finish, aux, ring, p.maps, p.in, tile);
+            state.advance(p.order.k_blocks); // the other's tile
         }
         // Shared memory stays the CTA's until TMA has read the last tile from it.
         if (thread() == 0) { cp_async_bulk_wait_group_read<0>(); }
@@ -273,7 +269,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 // ----------------------------------------------------------------------------
 // Host
 
-// A GEMM. A is (M,K) or, MN-major, (K,M); B (N,K) or (K,N). out (M,N); second and aux likewise, or NULL.
+// A GEMM. A is (M,K); B (N,K) or, MN-major, (K,N). out (M,N); second and aux likewise, or NULL.
 struct Gemm {
     GemmSize size;
     const floatX *a, *b;
@@ -290,17 +286,14 @@ template <class C> static inline Status num_clusters(int* clusters) {
         cudaFuncSetAttribute(matmul_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)C::shared_bytes));
 }
 
-template <class Operand> static inline Status operand_map(CUtensorMap* map, const floatX* x, int rows, int K) {
-    return Operand::mn_major ? tensor_map_of_matrix(map, x, K, rows, Operand::box_rows)
-                             : tensor_map_of_matrix(map, x, rows, K, Operand::box_rows);
-}
-
 template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm& g) {
-    TRY(operand_map<typename C::TileA>(&maps->a, g.a, g.size.M, g.size.K));
-    TRY(operand_map<typename C::TileB>(&maps->b, g.b, g.size.N, g.size.K));
-    TRY(tensor_map_of_matrix(&maps->out, g.out, g.size.M, g.size.N, BLOCK_ROWS));
-    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, g.size.M, g.size.N, BLOCK_ROWS)); }
-    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, g.size.M, g.size.N, BLOCK_ROWS)); }
+    typedef typename C::TileB B;
+    const int M = g.size.M, N = g.size.N, K = g.size.K;
+    TRY(tensor_map_of_matrix(&maps->a, g.a, M, K, C::TileA::box_rows));
+    TRY(tensor_map_of_matrix(&maps->b, g.b, B::mn_major ? K : N, B::mn_major ? N : K, B::box_rows));
+    TRY(tensor_map_of_matrix(&maps->out, g.out, M, N, BLOCK_ROWS));
+    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, M, N, BLOCK_ROWS)); }
+    if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, M, N, BLOCK_ROWS)); }
     return STATUS_OK;
 }
 
@@ -310,7 +303,7 @@ template <class C> static inline Status launch_gemm(const Gemm& g, EpilogueInput
     MatmulParams p = {};
     TRY(num_clusters<C>(&clusters));
     TRY(gemm_maps<C>(&p.maps, g));
-    p.order = tile_order(g.size, C::T::cluster_rows, C::T::cluster_columns, clusters, C::T::narrows);
+    p.order = tile_order(g.size, C::T::cluster_rows, C::T::BN, clusters, C::T::narrows);
     p.in = in, p.in.M = g.size.M, p.in.N = g.size.N;
     p.end_column = p.order.first_apart() < p.order.tiles ? p.in.N : INT_MAX;
     cudaLaunchAttribute cluster;

@@ -4,7 +4,7 @@ cluster takes which tile, where TMA and wgmma expect an element of a tile in sha
 a thread holds.
 
 A GEMM is D (M,N) = A B^T with A (M,K) and B (N,K), whichever of their dimensions is contiguous in memory. A k-block is 64 of
-K. A tile of D is computed by a cluster, each CTA of it a part.
+K. A tile of D is computed by a cluster, each CTA of it a half.
 */
 #ifndef WGMMA_SCHEDULE_CUH
 #define WGMMA_SCHEDULE_CUH
@@ -58,45 +58,24 @@ constexpr TileOrder tile_order(GemmSize s, int tile_m, int tile_n, int clusters,
     return o;
 }
 
-// The shape of a CTA's work. ROW_BLOCKS: blocks of 64 rows of a consumer warpgroup; BN: columns of a CTA's tile. PINGPONG: the
-// consumers have every other tile of the CTA each; otherwise both have rows of every one. A cluster's tile is CLUSTER_M by
-// CLUSTER_N tiles of a CTA, down the columns first: those in a row share A, those in a column share B.
-template <int ROW_BLOCKS, int BN_, bool PINGPONG, int CLUSTER_M, int CLUSTER_N = 1> struct Tile {
-    static constexpr int row_blocks = ROW_BLOCKS, BN = BN_;
-    static constexpr bool pingpong = PINGPONG;
+// The shape of a CTA's work: tiles of 128 rows by BN columns, which its two consumers compute alternately, in row_blocks
+// blocks of 64 rows. A cluster's tile is two of them, one below the other, which share B.
+template <int BN_> struct Tile {
+    static constexpr int BN = BN_, row_blocks = 2, BM = row_blocks * BLOCK_ROWS;
     static constexpr bool narrows = BN == 192; // a last tile of up to 64 or 128 columns is multiplied at that width
-    static constexpr int BM = (pingpong ? 1 : 2) * row_blocks * BLOCK_ROWS;
-    static constexpr int cluster_m = CLUSTER_M, cluster_n = CLUSTER_N, cluster = cluster_m * cluster_n;
-    static constexpr int cluster_rows = BM * cluster_m, cluster_columns = BN * cluster_n;
-    // Arrivals that release a stage: of the 4 warps of each consumer that reads it, in all CTAs.
-    static constexpr int releases = 4 * (pingpong ? 1 : 2) * cluster;
+    static constexpr int cluster = 2, cluster_rows = BM * cluster;
+    static constexpr int releases = 4 * cluster; // arrivals that release a stage: of a consumer's warps, in all CTAs
 
-    // The position of CTA `rank` in the cluster's tile, and the CTAs that share its A and its B, as bit masks.
-    __host__ __device__ static constexpr int rank_m(int rank) { return rank % cluster_m; }
-    __host__ __device__ static constexpr int rank_n(int rank) { return rank / cluster_m; }
-    __host__ __device__ static constexpr int sharing_a(int rank) {
-        int ranks = 0;
-        for (int n = 0; n < cluster_n; n++) { ranks |= 1 << (rank_m(rank) + n * cluster_m); }
-        return ranks;
-    }
-    __host__ __device__ static constexpr int sharing_b(int rank) {
-        return ((1 << cluster_m) - 1) << rank_n(rank) * cluster_m;
-    }
-    // The CTA's first row and column in D; consumer w's first row in the CTA's.
+    // The first row of the CTA `rank` of the cluster, and the first column, in D
     __host__ __device__ static constexpr int row(const TileIndex& tile, int rank) {
-        return tile.m * cluster_rows + rank_m(rank) * BM;
+        return tile.m * cluster_rows + rank * BM;
     }
-    __host__ __device__ static constexpr int column(const TileIndex& tile, int rank) {
-        return tile.n * cluster_columns + rank_n(rank) * BN;
-    }
-    __host__ __device__ static constexpr int consumer_row(int w) { return pingpong ? 0 : w * row_blocks * BLOCK_ROWS; }
-    // Whether consumer w works on the n-th tile of its CTA.
-    __host__ __device__ static constexpr bool takes(int w, int n) { return !pingpong || n % 2 == w; }
+    __host__ __device__ static constexpr int column(const TileIndex& tile) { return tile.n * BN; }
 };
 
 // The tiles in use, rows x columns, in clusters of two
-typedef Tile<2, 128, true, 2> PingPong128x128x2;
-typedef Tile<2, 192, true, 2> PingPong128x192x2;
+typedef Tile<128> PingPong128x128x2;
+typedef Tile<192> PingPong128x192x2;
 
 // ----------------------------------------------------------------------------
 // Offsets in shared memory
@@ -106,24 +85,25 @@ __host__ __device__ constexpr int swizzled_offset(int row, int byte) {
     return row * SWIZZLE_ROW + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
 }
 
-// A stage of an operand: ROWS rows of A (or B) by a k-block, in PARTS of equal size, each loaded by one CTA of the cluster.
+// A stage of an operand: ROWS rows of A (or B) by a k-block, in PARTS of equal size, each loaded by one CTA of the cluster
+// for all.
 // K-major: box rows are rows of the operand. MN-major: box rows go along K, and a box holds 64 rows of the operand; where the
 // parts would not be whole boxes, each part is an equal share of the rows of every box.
 template <int ROWS_, bool MN_MAJOR, int PARTS> struct OperandTile {
     static constexpr int rows = ROWS_, parts = PARTS, part_rows = rows / parts;
     static constexpr bool mn_major = MN_MAJOR, cuts_k = mn_major && parts > 1 && part_rows % 64 != 0;
     static constexpr int box_rows = cuts_k ? K_BLOCK / parts : mn_major ? K_BLOCK : part_rows; // of the tensor map
-    static constexpr int boxes = mn_major ? (cuts_k ? rows : part_rows) / 64 : 1;              // of a part
+    static constexpr int boxes = cuts_k ? rows / 64 : 1;                                       // of a part
     static constexpr int box_bytes = (mn_major ? K_BLOCK : part_rows) * SWIZZLE_ROW;           // with all parts of it
     static constexpr int bytes = (cuts_k ? 1 : parts) * boxes * box_bytes;
-    static_assert(!mn_major || rows % 64 == 0, "whole boxes");
+    static_assert(!mn_major || (rows % 64 == 0 && (cuts_k || part_rows == 64)), "whole boxes");
     static_assert(part_rows % 8 == 0 && box_rows % 8 == 0 && box_rows <= 256, "the swizzle has a period of 8 box rows");
 
     // Box i of part p: its offset, and the first row of the operand and the first of the k-block in it.
     __host__ __device__ static constexpr int box_offset(int p, int i) {
-        return cuts_k ? i * box_bytes + p * box_rows * SWIZZLE_ROW : (p * boxes + i) * box_bytes;
+        return cuts_k ? i * box_bytes + p * box_rows * SWIZZLE_ROW : p * box_bytes;
     }
-    __host__ __device__ static constexpr int box_row(int p, int i) { return (cuts_k ? 0 : p * part_rows) + i * 64; }
+    __host__ __device__ static constexpr int box_row(int p, int i) { return cuts_k ? i * 64 : p * part_rows; }
     __host__ __device__ static constexpr int box_k(int p) { return cuts_k ? p * box_rows : 0; }
     // Byte offsets of wgmma's descriptor: to row `row`, a multiple of 64, and to the i-th 16 of K.
     __host__ __device__ static constexpr int row_offset(int row) {
