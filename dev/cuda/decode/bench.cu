@@ -153,7 +153,9 @@ static void measure_read(BenchGpu* gpu, const BenchOptions& o) {
     auto read = [&](int, cudaStream_t stream) {
         read_memory<<<(unsigned)(threads / 512), 512, 0, stream>>>(sink.as<int>(), memory.as<int4>(), vectors);
     };
-    measure_ceiling(gpu, o, BYTES, "reading 2 GB", 16.0 * vectors, read);
+    char what[32];
+    snprintf(what, sizeof(what), "reading %.1f GB", 16e-9 * vectors);
+    measure_ceiling(gpu, o, BYTES, what, 16.0 * vectors, read);
 }
 
 // ----------------------------------------------------------------------------

@@ -27,5 +27,6 @@ check "a GEMM is timed in both modes" says "GEMM 8192\^3, bf16, .+: rested $numb
 check "in one mode where one is asked for" race "$1" -b 2 -t 512 --mode steady
 check "which alone it prints" says "GEMM 8192\^3, bf16, .+: steady $number TFLOP/s$energy"
 check "decoding races" race "$2" -b 2 -t 512
-check "two GB are read in both modes" says "reading (1\.9|2\.0) GB, .+: rested [0-9]+ GB/s steady [0-9]+ GB/s"
+energy=${energy:+" at $number pJ/byte"}
+check "memory is read in both modes" says "reading (1\.9|2\.0) GB, .+: rested $number GB/s steady $number GB/s$energy"
 finish
