@@ -543,7 +543,7 @@ static AdamWPart gpt2_adamw_part(const GPT2* model, int b) {
             begin};
 }
 
-// AdamW on buckets first .. end-1, but for Muon's, in as few launches as possible
+// AdamW on buckets first .. end-1, except Muon's, in as few launches as possible
 static void gpt2_update_buckets(GPT2* model, int first, int end, float weight_decay, AdamW adamw, UpdateGuard guard) {
     for (int b = first; b < end;) {
         AdamWParts parts = {};

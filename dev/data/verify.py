@@ -20,6 +20,7 @@ KINDS = {
     20240326: "model",
     20240327: "debug state",
     20240527: "state",
+    20261127: "changes by Muon",
 }
 
 

@@ -8,7 +8,7 @@ gradients in fp32. Ours go on where llm.c's end: header[4] is the number of fp32
 before each step of AdamW on the same batch, and header[5..10] hold, as the bits of fp32 numbers, learning rate,
 beta1, beta2, epsilon, weight decay (on matrices only) and the limit of the gradient norm. llm.c's have zeros there.
 
-Changes by Muon: magic 20240328, version 1, the numbers of steps and of samples of a tensor; then, for each tensor in
+Changes by Muon: magic 20261127, version 1, the numbers of steps and of samples of a tensor; then, for each tensor in
 the order of model.TABLE, what the steps added to so many of its elements, evenly spaced, or to all of them, in fp32.
 
 header[124..255] of all hold checksums, as in every file of ours: see dev/data/checksum.py.
@@ -28,7 +28,7 @@ MODEL_MAGIC = 20240326
 MODEL_VERSIONS = {torch.float32: 3, torch.bfloat16: 5}
 TRAINED = 14  # the trained length's word of the header
 STATE_MAGIC, STATE_VERSION = 20240327, 2
-MUON_MAGIC, MUON_VERSION = 20240328, 1
+MUON_MAGIC, MUON_VERSION = 20261127, 1
 
 
 def to_bytes(tensor, dtype=torch.float32):

@@ -1,10 +1,9 @@
 /*
-Muon (model/muon.h) on the GPU: a step for several matrices of one shape at a time. Three kernels walk through all elements and
-move what AdamW's one kernel does; the Newton-Schulz steps between them are batched GEMMs of cuBLASLt on floatX with fp32
-accumulation.
+Muon (model/muon.h) on the GPU: a step for several matrices of one shape at a time. Three elementwise kernels move as many bytes
+as AdamW's one; the Newton-Schulz steps between them are batched GEMMs of cuBLASLt on floatX with fp32 accumulation.
 
 The bits of a matrix do not depend on which others are in its batch: a GEMM's algorithm is that for a full batch, whose size
-follows from the model alone, and never splits K.
+follows from the model alone; that of a batch of several does not split K.
 */
 #ifndef LLMC_CUDA_MUON_CUH
 #define LLMC_CUDA_MUON_CUH

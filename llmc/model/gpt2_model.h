@@ -301,7 +301,7 @@ Status gpt2_grad_norm(GPT2* model, float* norm);
 // shards' weights from their processes. Where the loss of the step (gpt2_backward) or the norm of its gradients
 // (gpt2_grad_norm) is not finite, all weights and moments are left unchanged; on the GPU without the host. A single weight
 // whose new value or second moment is not finite is left unchanged with its moments, and counted in
-// gpt2_info()->non_finite_weights.
+// gpt2_info()->non_finite_weights. Muon's momentum goes on even so; one of it that is not finite keeps all of its matrix.
 Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float epsilon, float weight_decay,
                    float grad_clip, int step);
 

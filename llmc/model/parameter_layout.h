@@ -84,7 +84,7 @@ static inline size_t layout_second_moments(GPT2Parameter table[NUM_PARAMETER_TEN
     return all;
 }
 
-// The square matrices in a matrix of the layers: queries, keys and values are three.
+// Matrices of a tensor that are orthogonalised separately: those of queries, keys and values are three.
 static inline int layout_matrices(int tensor) { return tensor == (int)PARAMETER_qkvw ? 3 : 1; }
 
 // ----------------------------------------------------------------------------
@@ -147,7 +147,7 @@ static inline void layout_add_matrices_(ParameterLayout* l, int layer) {
     }
 }
 
-// What the orthogonalisation of a tensor's matrices costs: multiplications / 2 of a Newton-Schulz step
+// What the orthogonalisation of a tensor's matrices costs: multiply-adds of a Newton-Schulz step
 static inline double layout_cost_(const GPT2Parameter* p, int matrices) {
     double rows = (double)(p->rows / (size_t)matrices), cols = (double)p->cols;
     double m = rows < cols ? rows : cols, n = rows < cols ? cols : rows;

@@ -60,9 +60,9 @@ its command lines work unchanged.
     X(scheduler, "-k", "--scheduler", text, "cosine", 0, 0, "cosine|linear|constant|wsd", FOR_BOTH, RESULT,            \
       "learning rate schedule")                                                                                        \
     X(optimizer, NULL, "--optimizer", text, "adamw", 0, 0, "adamw|muon", FOR_BOTH, RESULT,                             \
-      "adamw; muon: the matrices of the layers by Muon, the rest by AdamW")                                            \
+      "muon: Muon for the matrices of the layers, AdamW for the rest")                                                 \
     X(momentum, NULL, "--momentum", number, 0.95, 0, 0.999999, NULL, FOR_BOTH, RESULT,                                 \
-      "Muon's decay of the momentum")                                                                                  \
+      "with --optimizer muon: decay of the momentum")                                                                  \
     X(learning_rate, "-l", "--learning-rate", number, 3e-4, 0, 1e3, NULL, FOR_BOTH, RESULT,                            \
       "largest learning rate")                                                                                         \
     X(warmup, "-u", "--warmup", whole, 0, 0, INT_MAX, NULL, FOR_BOTH, RESULT,                                          \
@@ -116,7 +116,7 @@ its command lines work unchanged.
     X(tf32, "-f", "--tf32", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, RESULT,                                              \
       "1: tf32 GEMMs in an fp32 build")                                                                                \
     X(master_weights, "-w", "--master-weights", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, RESULT,                          \
-      "1: AdamW works on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
+      "1: updates act on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
     X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU_NOTED, RESULT,                                \
       "GELU in cuBLASLt's epilogues: 0 none, 1 forward, 2 forward and backward. With 1 and 2, -r changes bits")        \
     X(cuda_graphs, NULL, "--cuda-graphs", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, FREE,                                  \

@@ -337,7 +337,7 @@ static inline void reference_check_settings(GPT2Settings settings, const char* l
 // ----------------------------------------------------------------------------
 // Muon
 
-enum { MUON_MAGIC = 20240328, MUON_VERSION = 1 };
+enum { MUON_MAGIC = 20261127, MUON_VERSION = 1 };
 
 // Newton-Schulz steps raise small singular values, and what errors there are in them.
 static const double MUON_FACTOR = 30.0;
