@@ -1,7 +1,7 @@
 /*
 A strict JSON reader (RFC 8259): UTF-8 is checked, nothing follows the value, and arrays and objects nest up to JSON_DEPTH deep.
-Of equal keys of an object the first counts. Numbers stay text until they are read. Memory is at most seven times the text. Also
-writes strings as JSON.
+Of equal keys of an object the last counts, as in Python. Numbers stay text until they are read. Memory is at most seven times
+the text. Also writes strings as JSON.
 
     Json json;
     TRY(json_parse(&json, "config.json", text, bytes));              // the name is for messages
@@ -299,10 +299,11 @@ static inline const JsonNode* json_next(const Json* json, const JsonNode* list, 
 // The value of a member; NULL if the node is no object, or has no such key.
 static inline const JsonNode* json_member(const Json* json, const JsonNode* object, const char* name) {
     if (object->type != (unsigned)JSON_OBJECT) { return NULL; }
+    const JsonNode* value = NULL;
     for (const JsonNode* key = json_first(json, object); key != NULL; key = json_next(json, object, key)) {
-        if (json_is(json, key, name)) { return json_value(key); }
+        if (json_is(json, key, name)) { value = json_value(key); }
     }
-    return NULL;
+    return value;
 }
 
 // The same of a node that may be NULL; NULL also if the value is null.

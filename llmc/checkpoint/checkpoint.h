@@ -2,7 +2,7 @@
 Checkpoints of a training run, in llm.c's files: in the output directory, for step N,
 
     model_N.bin          the weights (see model_file.h)
-    state_N_00000.bin    AdamW's moments, master weights, the position in the data: what a resumed run needs
+    state_N_00000.bin    the optimizer's moments, master weights, the position in the data: what a resumed run needs
     DONE_N               empty, written last: the checkpoint is whole
 
 (N as %08d.) Files appear under their names only when they are complete. Both hold checksums (checked_file.h), the step, the

@@ -1,6 +1,6 @@
 /*
 The parts of a checkpoint that other processes hold. Rank 0 alone writes and reads the files, whose bits do not depend on the
-number of processes; where AdamW's moments and the master weights are sharded (parameter_layout.h), they are sent over the
+number of processes; where moments and master weights are sharded (parameter_layout.h), they are sent over the
 background connections of comm.h, a piece of a block at a time, in the order of the files:
 
     saving    rank 0   asks for a piece | reads its own numbers, puts the others' beside them | asks ... | says the end

@@ -211,6 +211,13 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     return p;
 }
 
+// D = alpha A B + beta C; NULL as c: beta is 0.
+static inline void matmul_launch_(Matmul* mm, const MatmulPlan* p, void* d, const floatX* a, const floatX* b,
+                                  float alpha, const void* c, float beta) {
+    cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
+                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
+}
+
 // D = A B or, where c is not NULL, D = C + A B, each operand transposed or not, with an epilogue that may read a bias or read
 // or write aux. c may be d.
 static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b, MatmulShape shape, const void* c,
@@ -219,9 +226,7 @@ static inline void matmul_(Matmul* mm, void* d, const floatX* a, const floatX* b
     if (p == NULL) { return; }
     if (bias != NULL) { matmul_set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias); }
     if (aux != NULL) { matmul_set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (const void*)aux); }
-    float alpha = 1.0f, beta = c != NULL ? 1.0f : 0.0f;
-    cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
-                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
+    matmul_launch_(mm, p, d, a, b, 1.0f, c, c != NULL ? 1.0f : 0.0f);
 }
 
 // Of floatX, unless out_type says otherwise
@@ -239,8 +244,7 @@ static inline void matmul_batch(Matmul* mm, floatX* d, const floatX* a, const fl
     for (cublasLtMatrixLayout_t layout : {p->a, p->b, p->d}) {
         matmul_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (int32_t)count);
     }
-    cublas_try(cublasLtMatmul(mm->handle, p->desc, &alpha, a, p->a, b, p->b, &beta, c != NULL ? c : d, p->d, d, p->d,
-                              &p->algorithm, mm->workspace, MATMUL_WORKSPACE, mm->stream));
+    matmul_launch_(mm, p, d, a, b, alpha, c, beta);
 }
 
 // out (BT, OC) = inp (BT, C) W^T + bias; W is (OC, C), bias (OC) or NULL.

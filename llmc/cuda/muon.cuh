@@ -136,13 +136,13 @@ static inline floatX* muon_orthogonalise(Matmul* mm, floatX* x, floatX* y, float
     const int m = (int)(tall ? cols : rows), n = (int)(tall ? rows : cols), batch = muon_batch(rows, cols);
     const cublasLtEpilogue_t none = CUBLASLT_EPILOGUE_DEFAULT;
     const cudaDataType_t type = CudaType<floatX>::value;
-    const MatmulShape squares = matmul_shape(m, m, n, !tall, tall, none, type, batch),
-                      powers = matmul_shape(m, m, m, 0, 0, none, type, batch),
-                      products = matmul_shape(tall ? m : n, tall ? n : m, m, 0, 0, none, type, batch);
+    const MatmulShape gram = matmul_shape(m, m, n, !tall, tall, none, type, batch),
+                      polynomial = matmul_shape(m, m, m, 0, 0, none, type, batch),
+                      next = matmul_shape(tall ? m : n, tall ? n : m, m, 0, 0, none, type, batch);
     for (int step = 0; step < MUON_STEPS; step++) {
-        matmul_batch(mm, a, x, x, squares, count, 1.0f, NULL, 0.0f);                       // A = X Xᵀ
-        matmul_batch(mm, b, a, a, powers, count, MUON_C, a, MUON_B);                       // B = c A² + b A
-        matmul_batch(mm, y, tall ? b : x, tall ? x : b, products, count, 1.0f, x, MUON_A); // X = B X + a X
+        matmul_batch(mm, a, x, x, gram, count, 1.0f, NULL, 0.0f);                      // A = X Xᵀ
+        matmul_batch(mm, b, a, a, polynomial, count, MUON_C, a, MUON_B);               // B = c A² + b A
+        matmul_batch(mm, y, tall ? b : x, tall ? x : b, next, count, 1.0f, x, MUON_A); // X = B X + a X
         floatX* result = y;
         y = x, x = result;
     }
@@ -155,12 +155,12 @@ static inline void muon_update(Matmul* mm, const MuonMatrices& matrices, size_t 
                                float weight_decay, AdamW a, UpdateGuard guard, void* scratch) {
     const size_t n = rows * cols, m = rows < cols ? rows : cols, count = matrices.count;
     const dim3 grid((unsigned)CEIL_DIV(n, (size_t)LAYOUT_BLOCK), (unsigned)count);
-    floatX *x = (floatX*)scratch, *y = x + count * n, *squares = y + count * n, *powers = squares + count * m * m;
-    float* sums = (float*)(powers + count * m * m);
+    floatX *x = (floatX*)scratch, *y = x + count * n, *A = y + count * n, *B = A + count * m * m;
+    float* sums = (float*)(B + count * m * m);
     if (count == 0) { return; }
     muon_momentum_kernel<<<grid, MUON_THREADS, 0, mm->stream>>>(x, sums, matrices, n, mu, a.grad_clip, guard);
     muon_normalise_kernel<<<grid, MUON_THREADS, 0, mm->stream>>>(x, sums, n);
-    x = muon_orthogonalise(mm, x, y, squares, powers, rows, cols, (int)count);
+    x = muon_orthogonalise(mm, x, y, A, B, rows, cols, (int)count);
     auto apply = matrices.matrix[0].master ? muon_apply_kernel<true> : muon_apply_kernel<false>;
     apply<<<grid, MUON_THREADS, 0, mm->stream>>>(x, matrices, n, muon_scale(rows, cols), weight_decay, a, guard);
     cuda_try(cudaGetLastError());

@@ -8,8 +8,8 @@ Writing:   TRY(model_file_create(&file, path, config, version));      a CheckedW
            uint64_t contents = model_file_complete(&file, step);
            TRY(checked_commit(&file));
 
-Reading:   gpt2_read_model_header, gpt2_load_parameters, model_file_verify, or a ModelReader for weights as a stream. Weights
-that are damaged or not finite are refused.
+Reading:   gpt2_read_model_header, gpt2_load_parameters, or a ModelReader for weights as a stream. Weights that are damaged or
+not finite are refused.
 */
 #ifndef LLMC_FILES_MODEL_FILE_H
 #define LLMC_FILES_MODEL_FILE_H
@@ -223,16 +223,6 @@ NOINLINE Status model_reader_verify(ModelReader* r) {
         TRY(model_reader_read(r, buffer, n));
     }
     return checked_end(&r->file);
-}
-
-// Reads a whole model file for its checks alone.
-static inline Status model_file_verify(const char* path, ModelHeader* header) {
-    ModelReader r;
-    TRY(model_reader_open(&r, path));
-    *header = r.header;
-    Status status = model_reader_verify(&r);
-    model_reader_close(&r);
-    return status;
 }
 
 // ----------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 /*
 A check of streamed numbers, so that no number that is not finite gets into a checkpoint or out of one, in the order of gpt2.h's
-table of parameters (weights, and AdamW's moments and master weights). Exponents are compared as integers, which vectorises: it
+table of parameters (weights, moments and master weights). Exponents are compared as integers, which vectorises: it
 runs at about memory speed.
 
     FiniteCheck check;

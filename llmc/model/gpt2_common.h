@@ -84,7 +84,7 @@ static inline floatX* gpt2_layer_input(const GPT2* model, int layer) {
 // ----------------------------------------------------------------------------
 // Planning and creating
 
-// 1 if AdamW updates fp32 copies of the weights: fp32 weights are their own masters.
+// 1 if updates act on fp32 copies of the weights: fp32 weights are their own masters.
 static inline int gpt2_has_masters(GPT2Settings settings) {
     return settings.master_weights && sizeof(floatX) < sizeof(float);
 }

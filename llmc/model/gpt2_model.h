@@ -184,7 +184,7 @@ typedef struct {
     int B, T;               // rows of the largest batch, and tokens of its longest row; 0 before gpt2_allocate
     int last_B, last_T;     // of the last forward pass
     LastPass last_pass;
-    int training;    // 1: the model has gradients and AdamW's moments
+    int training;    // 1: the model has gradients and moments
     int queues;      // 1: passes and updates are asynchronous: the call only enqueues them
     float mean_loss; // nats: of the last step, over all processes; after its gpt2_grad_norm
     float grad_norm; // of its gradients; likewise

@@ -6,9 +6,9 @@ moves the matrix by the nearest orthogonal one, as five Newton-Schulz steps appr
     five times: A = X Xᵀ;  X = a X + (b A + c A²) X
     w -= lr (scale X + decay w)
 
-The coefficients are Jordan's: singular values above .002 of the norm come to between .68 and 1.2, smaller ones stay smaller.
-Queries, keys and values are three matrices. The scale gives updates the root mean square of
-AdamW's, about .2 (Liu et al. 2025), so that one learning rate and one weight decay serve both.
+Queries, keys and values are three matrices. The coefficients are Jordan's: singular values above .002 of the norm come to
+between .68 and 1.2, smaller ones stay smaller. The scale gives updates the root mean square of AdamW's, about .2 (Liu et al.
+2025), so that one learning rate and one weight decay serve both.
 */
 #ifndef LLMC_MODEL_MUON_H
 #define LLMC_MODEL_MUON_H

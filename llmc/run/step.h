@@ -85,8 +85,8 @@ static inline int trainer_skips_(const Trainer* t) {
     return 1;
 }
 
-// AdamW, with the gradients clipped to a norm of --grad-clip. Does nothing if loss or norm is not finite.
-static inline void trainer_adamw_(Trainer* t, int step) {
+// The optimizer's step, with the gradients clipped to a norm of --grad-clip. Does nothing if loss or norm is not finite.
+static inline void trainer_optimizer_(Trainer* t, int step) {
     const Options* o = &t->options;
     check(gpt2_update(t->model, t->learning_rate, (float)o->beta1, (float)o->beta2, (float)o->epsilon,
                       (float)o->weight_decay, (float)o->grad_clip, step + 1));
@@ -119,7 +119,7 @@ static inline int trainer_follows_(const Trainer* t, int step) {
 // Enqueues the update after the gradients and, if nothing is due in between, the next step's first forward pass.
 static inline void trainer_queue_(Trainer* t, int step) {
     check(gpt2_grad_norm(t->model, NULL));
-    trainer_adamw_(t, step);
+    trainer_optimizer_(t, step);
     if (trainer_follows_(t, step + 1)) { train_step_ahead(&t->step); }
 }
 
@@ -172,7 +172,7 @@ static inline void trainer_update(Trainer* t, int step) {
     if (decides) {
         trainer_verify_(t, step);
         if (t->ended || trainer_skips_(t)) { return; }
-        trainer_adamw_(t, step);
+        trainer_optimizer_(t, step);
         check(gpt2_wait_update(t->model));
     }
     trainer_check_update_(t, step);

@@ -163,9 +163,9 @@ static void depth_has_a_limit(void) {
     json_free(&json);
 }
 
-static void of_equal_keys_the_first_counts(void) {
+static void of_equal_keys_the_last_counts(void) {
     CHECK(parse("{\"a\":1,\"b\":2,\"\\u0061\":3}") == STATUS_OK);
-    CHECK(strncmp(json_string(&json, member("a")), "1", 1) == 0);
+    CHECK(strncmp(json_string(&json, member("a")), "3", 1) == 0);
     json_free(&json);
 }
 
@@ -355,7 +355,7 @@ int main(void) {
     whole_numbers_are_written_with_digits_alone();
     what_is_no_json_is_refused();
     depth_has_a_limit();
-    of_equal_keys_the_first_counts();
+    of_equal_keys_the_last_counts();
     files_are_read();
     strings_are_written_so_that_they_are_read();
     return unit_end();

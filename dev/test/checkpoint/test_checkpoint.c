@@ -8,6 +8,7 @@ llmc/checkpoint/checkpoint.h: what a checkpoint brings back, which are refused, 
 #include <signal.h>
 
 #include "checkpoint_fixture.h"
+#include "dev/test/fixtures/model_verify.h"
 
 #include <sys/resource.h>
 

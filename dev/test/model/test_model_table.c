@@ -2,6 +2,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/files/model_file.h"
 
+#include "dev/test/fixtures/model_verify.h"
 #include "dev/test/fixtures/unit.h"
 
 GPT2_DECLARE_ACTIVATIONS(Activations, float);
