@@ -394,7 +394,7 @@ def measure(args, provenance):
 
 def main():
     parser = Parser(__doc__)
-    here = len(gpus_here())
+    here = gpus_here()
     parser.add_argument(
         "--arm", type=Arm, action="append", default=[], metavar="NAME=FLAGS", help="the first: baseline"
     )
@@ -408,13 +408,15 @@ def main():
     parser.add_argument(
         "--val-every", type=int, default=0, metavar="N", help="steps between validations; 0: at the end"
     )
-    parser.add_argument("--gpus", type=int, default=here, metavar="N", help="0: the CPU (default: all, %(default)s)")
+    parser.add_argument(
+        "--gpus", type=int, default=len(here), metavar="N", help="0: the CPU (default: all, %(default)s)"
+    )
     parser.add_argument("--trainer", metavar="FILE", help="default: ./train_gpt2cu, on the CPU ./train_gpt2")
     parser.add_argument("--output", required=True, metavar="FILE", help="the CSV")
     parser.add_argument("--plot", metavar="FILE", help="loss over tokens and seconds, .svg or .png")
     args = parser.parse_args()
-    if not 0 <= args.gpus <= here:
-        fail(f"--gpus {args.gpus}: nvidia-smi shows {here} here")
+    if not 0 <= args.gpus <= len(here):
+        fail(f"--gpus {args.gpus}: nvidia-smi shows {len(here)} here")
     if not 0 < args.margin < math.inf:
         fail(f"--margin {args.margin:g}: a number of nats above 0")
     if args.steps and len(set(args.steps)) < len(args.steps):
@@ -425,7 +427,7 @@ def main():
         fail("--steps says how many steps a run has")
     args.trainer = args.trainer or os.path.join(ROOT, "train_gpt2cu" if args.gpus else "train_gpt2")
     provenance = gpu_provenance(gpu_query("name") if args.gpus else processor())
-    args.gpus = list(range(args.gpus)) or [None]
+    args.gpus = here[: args.gpus] or [None]
     if args.arm and not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make {os.path.basename(args.trainer)}")
     if args.arm:

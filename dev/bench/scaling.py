@@ -78,7 +78,17 @@ class Energy:
 
 
 def gpus_here():
-    return [line for line in output_of("nvidia-smi", "-L").split("\n") if line.startswith("GPU ")]
+    """NVML's indices of the GPUs of this machine that CUDA_VISIBLE_DEVICES leaves"""
+    lines = [line for line in output_of("nvidia-smi", "-L").split("\n") if line.startswith("GPU ")]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return list(range(len(lines)))
+    names = list(dict.fromkeys(name.strip() for name in chosen.split(",")))
+
+    def is_named(name, i):
+        return name == str(i) or (name.startswith("GPU-") and f"UUID: {name}" in lines[i])
+
+    return [i for name in names for i in range(len(lines)) if is_named(name, i)]
 
 
 def visible(gpus):
@@ -262,7 +272,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), 50257, 4 << 20)
         for model in args.models:  # written as soon as they are there
-            every, rows = list(range(args.gpus)), []
+            every, rows = here[: args.gpus], []
             try:
                 measure(rows, args, model, every, folder)
             finally:  # what was measured before a run failed is kept

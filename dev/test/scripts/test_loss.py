@@ -82,7 +82,8 @@ class Joules:
 def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01")):
     """What loss.py writes with stand-ins for the trainer and nvidia-smi, as rows, and what it prints."""
     program(folder, "train", TRAINER.replace("FOLDER", folder))
-    smi = f"-L) seq -f 'GPU %g: a' {gpus} ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
+    listed = "".join(f"echo 'GPU {i}: a (UUID: GPU-b{i})';" for i in range(gpus))
+    smi = f"-L) {listed}; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
     program(folder, "nvidia-smi", f"#!/bin/sh\ncase $* in {smi} esac\n")
     with contextlib.redirect_stdout(io.StringIO()), TokenFile(os.path.join(folder, "val.bin"), 256) as out:
         out.append(bytes(20000))
@@ -241,6 +242,18 @@ def test_gpus_work_in_parallel_each_on_one_run(folder):
     with open(os.path.join(folder, "busy"), encoding="utf-8") as f:
         assert {line.split()[0] for line in f} >= {"2"}, "only one GPU worked at a time"
     assert all("-v 2 " in command for command in commands(folder))
+
+
+def test_hidden_gpus_are_left_alone(folder):
+    for visible, used in (("2,0", {"gpu2", "gpu0"}), ("GPU-b1", {"gpu1"}), (" 1", {"gpu1"})):
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": visible}):
+            called(folder, "--seeds", "2", "--steps", "4", arms=("base=--sleep 0.3",), gpus=3)
+        assert {command.split()[0] for command in commands(folder)} == used, visible
+        os.remove(os.path.join(folder, "loss.csv"))
+        os.remove(os.path.join(folder, "said"))
+    for visible in ("", "3", "GPU-c", "1", "0,0"):
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": visible}):
+            refused("--gpus 2: nvidia-smi shows", lambda: called(folder, "--gpus", "2", gpus=3))
 
 
 def test_an_interrupted_call_continues(folder):
