@@ -24,6 +24,8 @@ import unit
 from data_common import TokenFile
 from unit import program, refused
 
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # the stand-ins for nvidia-smi know no other
+
 # Trains nothing: the loss falls by .2 when tokens double, and scatters with the seed and, less, with the arm. -l is the
 # number of nats added; --sooner x reaches each loss with 1/x of the tokens. Two at once on one GPU are an error.
 TRAINER = """#!/usr/bin/env python3

@@ -56,6 +56,9 @@ done
 """
 
 
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # the stand-ins for nvidia-smi know no other
+
+
 def gpus(folder, n):
     """A stand-in for nvidia-smi that shows so many"""
     cases = f"-L) seq -f 'GPU %g: a' {n} ;; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
