@@ -4,7 +4,7 @@
 #
 #     dev/test/whole/gpu_load.sh SECONDS TRAINER GENERATOR TEST_PROGRAM...
 #
-# Runs that have begun after SECONDS are waited for; each may take LOAD_TIMEOUT seconds (300). Takes 20 GB of GPU memory or
+# Runs that have begun after SECONDS are waited for; each may take LOAD_TIMEOUT seconds (900). Takes 20 GB of GPU memory or
 # more, 3 GB of disk. What failed runs printed is in build/load. Ends in 'N passed, N failed', of runs; exit
 # code 1 where one failed. RECORD=1 appends a row to dev/test/gpu_runs.csv.
 . dev/test/fixtures/unit.sh
@@ -27,7 +27,7 @@ with open(sys.argv[1], "wb") as f:
         token = bytes([i]) if i < 256 else bytes(divmod(i - 256, 256))
         f.write(bytes([len(token)]) + token)
 END
-limited() { timeout -k 10 "${LOAD_TIMEOUT:-300}" "$@" </dev/null; }
+limited() { timeout -k 10 "${LOAD_TIMEOUT:-900}" "$@" </dev/null; }
 # train FOLDER
 train() {
     limited "$trainer" -i "$dir/text_train.bin" -j "$dir/text_val.bin" -e d12 --vocab-size 50257 -b 4 -t 1024 \

@@ -45,7 +45,7 @@ meet=(--rendezvous-port "$(port)")
 check "MPICH's" pair mpich PMI_RANK=@ PMI_SIZE=2 MPI_LOCALRANKID=@ MPI_LOCALNRANKS=2
 meet=(--rendezvous-port "$(port)")
 check "Slurm's" pair slurm SLURM_PROCID=@ SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=@ SLURM_STEP_TASKS_PER_NODE='1(x2)' \
-    SLURM_JOB_ID=11 SLURM_STEP_ID=0 SLURM_STEP_NODELIST='localhos[t,u]'
+    "SLURM_JOB_ID=$$" SLURM_STEP_ID=0 SLURM_STEP_NODELIST='localhos[t,u]'
 for mpirun in mpirun.openmpi mpirun.mpich; do
     oversubscribe=()
     [ $mpirun = mpirun.mpich ] || oversubscribe=(--allow-run-as-root --oversubscribe)
@@ -57,7 +57,7 @@ done
 
 # Variables that did not start this process: those of a shell of srun --pty
 shell=(env SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=8
-    SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost timeout 60 "$trainer" "${flags[@]}")
+    "SLURM_JOB_ID=$$" SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost timeout 60 "$trainer" "${flags[@]}")
 unset_them="unset SLURM_PROCID SLURM_STEP_NUM_TASKS"
 # tells LINES TEXT COMMAND...: on stderr are so many lines, of which the first has this text
 tells() {
