@@ -30,9 +30,9 @@ TOKEN_TYPES = {20240520: np.uint16, 20240801: np.uint32}  # by magic number
 class TokenLoader:
     """Batches in the order of the trainers' loader.
 
-    A sample is a run of B*T tokens and the one after it. Unshuffled, samples follow each other, file by file. Shuffled,
-    each epoch permutes the files, then the samples of each file when it is opened, both on from the order before, by
-    Fisher-Yates steps i = n-1..1 that swap i with MT19937() mod (i+1).
+    A row is a run of T tokens and the one after it. Unshuffled, rows follow each other, file by file. Shuffled, each
+    epoch permutes the files, on from the order before, then the rows of each file when it is opened, by Fisher-Yates
+    steps i = n-1..1 that swap i with MT19937() mod (i+1). Rows at the end of a file that fill no batch are left out.
     """
 
     def __init__(self, pattern, B, T, vocab_size, shuffle_seed=None):
@@ -76,26 +76,26 @@ class TokenLoader:
         if shard not in self.verified:
             verify(self.paths[shard])
             self.verified.add(shard)
-        self.position, self.sample = position, 0
+        self.position, self.next_row = position, 0
         self.tokens = self.shards[shard]
-        self.samples = list(range((len(self.tokens) - 1) // (self.B * self.T)))
+        self.rows = list(range((len(self.tokens) - 1) // (self.B * self.T) * self.B))
         if self.random:
-            self.permute(self.samples)
+            self.permute(self.rows)
 
     def next_batch(self):
         """Inputs and targets, (B,T) each, on the CPU."""
-        if self.sample == len(self.samples):
+        if self.next_row == len(self.rows):
             if self.position + 1 == len(self.shards):
                 self.reset()
             else:
                 self.open(self.position + 1)
-        start = self.samples[self.sample] * self.B * self.T
-        self.sample += 1
-        run = torch.from_numpy(self.tokens[start : start + self.B * self.T + 1].astype(np.int64))
-        if run.max() >= self.vocab_size:
+        starts = [row * self.T for row in self.rows[self.next_row : self.next_row + self.B]]
+        self.next_row += self.B
+        rows = np.stack([self.tokens[start : start + self.T + 1] for start in starts]).astype(np.int64)
+        if rows.max() >= self.vocab_size:
             path = self.paths[self.order[self.position]]
-            fail(f"{path}: token {run.max()} is beyond the model's vocabulary of {self.vocab_size}")
-        return run[:-1].view(self.B, self.T), run[1:].view(self.B, self.T)
+            fail(f"{path}: token {rows.max()} is beyond the model's vocabulary of {self.vocab_size}")
+        return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
 
 
 def learning_rate(args, step):

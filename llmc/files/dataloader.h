@@ -2,9 +2,10 @@
 The batches of a training run, from token files ("shards"). A shard is the header ([2] number of tokens, [3] vocabulary,
 0 if the writer did not say) and its tokens, as uint16 (magic 20240520, version 1) or uint32 (20240801, version 7).
 
-A sample of a shard is B * T tokens and one more, the last target: a micro-batch. Samples are read in the order of the file, or
-shuffled, the shards for each epoch and the samples for each shard, by the Mersenne Twister: in the order of llm.c with one
-process and the same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
+A sample is a micro-batch: B rows of T tokens, each with one more, the last target. Rows come in the order of the file, or
+shuffled, the shards for each epoch and the rows for each shard, by the Mersenne Twister: a batch has rows of all of the shard,
+as one of B rows that follow each other would be of few documents. With B = 1 that is llm.c's order with one process and the
+same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
 
 Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
 is opened if the shards have up to 1 GiB in all; else a thread verifies the next shard while one is in use.
@@ -70,13 +71,15 @@ typedef struct {
     size_t shard_num_samples;
     int should_shuffle;
     int* shard_indices;       // (num_shards), NULL if not shuffled
-    int* intra_shard_indices; // (shard_num_samples), NULL if not shuffled
+    int* intra_shard_indices; // (shard_num_samples * B / order_rows), NULL if not shuffled
+    size_t order_rows;        // that follow each other, of an index; 1, but B in states of llm.c and of version 0.2
     mt19937_state shuffle_rng;
     // reading
     TokenFile shard;                  // the current one
-    int* batches[DATALOADER_BATCHES]; // (B*T + 1) each: the inputs are the first B*T, the targets the last B*T
+    int* batches[DATALOADER_BATCHES]; // (2,B,T) each: inputs and targets
     int batch;                        // the current one
-    void* raw;                        // (B*T + 1) tokens as the file has them
+    void* raw;                        // (T + 1) tokens of a row as the file has them
+    int* row;                         // (T + 1), the same
     int verifies;                     // 1: the thread is at work, or waits to be joined
     pthread_t verifier;
     int other_data; // 1: a state may be of other files (--resume-anyway)
@@ -269,9 +272,14 @@ static inline Status dataloader_open_shard_(DataLoader* d) {
     return STATUS_OK;
 }
 
+// The length of the shard's order
+static inline size_t dataloader_order_length_(const DataLoader* d) {
+    return d->shard_num_samples * d->B / d->order_rows;
+}
+
 static inline void dataloader_allocate_order_(DataLoader* d) {
     free(d->intra_shard_indices);
-    d->intra_shard_indices = (int*)malloc_check(d->shard_num_samples * sizeof(int));
+    d->intra_shard_indices = (int*)malloc_check(dataloader_order_length_(d) * sizeof(int));
 }
 
 // Begins the shard at current_shard_idx.
@@ -279,9 +287,11 @@ static inline Status dataloader_begin_shard_(DataLoader* d) {
     TRY(dataloader_open_shard_(d));
     d->current_sample_idx = 0;
     if (!d->should_shuffle) { return STATUS_OK; }
+    d->order_rows = 1;
     dataloader_allocate_order_(d);
-    init_identity_permutation(d->intra_shard_indices, (int)d->shard_num_samples);
-    random_permutation(d->intra_shard_indices, (int)d->shard_num_samples, &d->shuffle_rng);
+    int length = (int)dataloader_order_length_(d);
+    init_identity_permutation(d->intra_shard_indices, length);
+    random_permutation(d->intra_shard_indices, length, &d->shuffle_rng);
     return STATUS_OK;
 }
 
@@ -353,7 +363,7 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
                                    int vocab_size, HostAlloc alloc) {
     memset(d, 0, sizeof(*d));
     d->B = (size_t)B, d->T = (size_t)T;
-    d->size = d->micro_steps = 1;
+    d->size = d->micro_steps = d->order_rows = 1;
     d->vocab_size = vocab_size;
     d->memory = alloc;
     d->paths = token_file_paths(pattern);
@@ -368,13 +378,13 @@ static inline void dataloader_open(DataLoader* d, const char* pattern, int B, in
         d->shard_indices = (int*)malloc_check(d->num_shards * sizeof(int));
         init_identity_permutation(d->shard_indices, (int)d->num_shards);
     }
-    size_t count = d->B * d->T + 1;
     for (int i = 0; i < DATALOADER_BATCHES; i++) {
-        size_t bytes = count * sizeof(int);
+        size_t bytes = 2 * d->B * d->T * sizeof(int);
         d->batches[i] = (int*)(alloc.alloc ? alloc.alloc(bytes) : malloc_check(bytes));
-        if (d->batches[i] == NULL) { fatal("a batch of %zu tokens: no host memory for it", count); }
+        if (d->batches[i] == NULL) { fatal("a batch of %zu tokens: no host memory for it", d->B * d->T); }
     }
-    d->raw = malloc_check(count * sizeof(uint32_t));
+    d->raw = malloc_check((d->T + 1) * sizeof(uint32_t));
+    d->row = (int*)malloc_check((d->T + 1) * sizeof(int));
     check(dataloader_reset(d));
 }
 
@@ -412,22 +422,27 @@ static inline Status dataloader_advance_(DataLoader* d) {
     return d->micro_step > 0 ? STATUS_OK : dataloader_skip_(d, (d->size - 1 - d->rank) * d->micro_steps);
 }
 
-// Reads the next sample of the shard into tokens (B*T + 1).
-static inline Status dataloader_read_(const DataLoader* d, int* tokens) {
+// The row of the shard that is row b of the next sample
+static inline size_t dataloader_row_(const DataLoader* d, size_t b) {
+    size_t place = d->current_sample_idx * d->B + b;
+    if (!d->should_shuffle) { return place; }
+    return (size_t)d->intra_shard_indices[place / d->order_rows] * d->order_rows + place % d->order_rows;
+}
+
+// Reads row b of the next sample into d->row.
+static inline Status dataloader_read_row_(const DataLoader* d, size_t b) {
     const TokenFile* shard = &d->shard;
-    size_t sample = d->current_sample_idx, count = d->B * d->T + 1;
-    if (d->should_shuffle) { sample = (size_t)d->intra_shard_indices[sample]; }
-    size_t first = sample * d->B * d->T;
+    size_t first = dataloader_row_(d, b) * d->T, count = d->T + 1;
     size_t at = HEADER_BYTES + first * shard->token_bytes;
     TRY(read_at(fileno(shard->file), shard->path, at, d->raw, count * shard->token_bytes));
     uint32_t limit = d->vocab_size > 0 ? (uint32_t)d->vocab_size : (uint32_t)INT32_MAX + 1;
-    size_t good = token_file_cast(tokens, d->raw, shard, count, limit);
+    size_t good = token_file_cast(d->row, d->raw, shard, count, limit);
     if (good == count) { return STATUS_OK; }
     at += good * shard->token_bytes;
     return status_fail(
         "%s: token %u at position %zu (bytes %zu to %zu) is not below the model's vocabulary of %d; train "
         "a model with another --vocab-size, or make the file again with its tokenizer",
-        shard->path, (unsigned)tokens[good], first + good, at, at + shard->token_bytes - 1, d->vocab_size);
+        shard->path, (unsigned)d->row[good], first + good, at, at + shard->token_bytes - 1, d->vocab_size);
 }
 
 // Returns this process's next batch: inputs (B,T) and targets (B,T), the tokens that follow them. Both remain valid until the
@@ -440,11 +455,15 @@ static inline Status dataloader_next(DataLoader* d, const int** inputs, const in
     if (d->micro_step == 0) { TRY(dataloader_skip_(d, d->rank * d->micro_steps)); } // those of lower ranks
     TRY(dataloader_pass_end_(d));
     d->batch = (d->batch + 1) % DATALOADER_BATCHES;
-    int* tokens = d->batches[d->batch];
-    TRY(dataloader_read_(d, tokens));
+    int *x = d->batches[d->batch], *y = x + d->B * d->T;
+    for (size_t b = 0; b < d->B; b++) {
+        TRY(dataloader_read_row_(d, b));
+        memcpy(x + b * d->T, d->row, d->T * sizeof(int));
+        memcpy(y + b * d->T, d->row + 1, d->T * sizeof(int));
+    }
     TRY(dataloader_advance_(d));
-    *inputs = tokens;
-    *targets = tokens + 1;
+    *inputs = x;
+    *targets = y;
     return STATUS_OK;
 }
 
@@ -467,6 +486,7 @@ static inline void dataloader_close(DataLoader* d) {
         d->memory.release ? d->memory.release(d->batches[i]) : free(d->batches[i]);
     }
     free(d->raw);
+    free(d->row);
     free(d->shards);
     free(d->shard_indices);
     free(d->intra_shard_indices);
@@ -485,7 +505,8 @@ typedef struct {
     int shuffled;         // 0: there is only the position
     size_t shard, sample; // the next sample, in the orders below
     size_t num_shards;    // of all files
-    size_t num_samples;   // of this shard
+    size_t num_samples;   // of this shard; shuffled, the length of its order
+    size_t order_rows;    // the loader's; 0: of a state file, it follows from the shard
     int* shard_order;     // (num_shards), NULL if not shuffled
     int* sample_order;    // (num_samples), NULL if not shuffled
     mt19937_state rng;
@@ -511,6 +532,7 @@ static inline void dataloader_get_state(const DataLoader* d, DataLoaderState* s)
     s->shard = d->current_shard_idx, s->sample = d->current_sample_idx;
     s->num_shards = d->num_shards, s->num_samples = d->shard_num_samples;
     if (!s->shuffled) { return; }
+    s->num_samples = dataloader_order_length_(d), s->order_rows = d->order_rows;
     s->shard_order = dataloader_state_copy_(d->shard_indices, s->num_shards);
     s->sample_order = dataloader_state_copy_(d->intra_shard_indices, s->num_samples);
     s->rng = d->shuffle_rng;
@@ -577,6 +599,8 @@ static inline void dataloader_set_position(DataLoader* d, const DataLoaderState*
     d->current_shard_idx = s->shard, d->current_sample_idx = s->sample;
     d->shard_num_samples = s->num_samples;
     if (!s->shuffled) { return; }
+    d->order_rows = s->order_rows ? s->order_rows : d->B;
+    d->shard_num_samples = s->num_samples * d->order_rows / d->B;
     memcpy(d->shard_indices, s->shard_order, s->num_shards * sizeof(int));
     dataloader_allocate_order_(d);
     memcpy(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int));
@@ -596,7 +620,8 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
     dataloader_set_position(d, s);
     TRY(dataloader_open_shard_(d));
     size_t now = d->shard_num_samples;
-    if (s->sample <= now && (!s->shuffled || s->num_samples == now)) { return STATUS_OK; }
+    d->order_rows = s->num_samples == now ? d->B : 1;
+    if (s->sample <= now && (!s->shuffled || s->num_samples == dataloader_order_length_(d))) { return STATUS_OK; }
     return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data or the batch is another", path,
                        s->sample, d->shard.path, now);
 }

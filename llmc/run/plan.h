@@ -55,9 +55,9 @@ static inline int run_plan_saves_(const Options* o) { return o->output_dir != NU
 // Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, a checkpoint's buffer.
 static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
     size_t BT = size_mul((size_t)B, (size_t)o->time);
-    size_t batch = size_mul(size_add(BT, 1), sizeof(int)); // as int; one more of each loader as the file has the tokens
-    size_t loaders = size_mul((2 * (DATALOADER_BATCHES + 1) + (o->hellaswag ? 4 : 0)), batch);
-    loaders = size_add(loaders, p->most_tokens / BT * sizeof(int));
+    size_t batch = size_mul(2 * sizeof(int), BT); // inputs and targets
+    size_t loaders = size_mul(2 * DATALOADER_BATCHES + (o->hellaswag ? 2 : 0), batch);
+    loaders = size_add(loaders, p->most_tokens / (size_t)o->time * sizeof(int));
     plan_set(&p->plan, PLAN_HOST_LOADERS, PLAN_HOST, size_add(loaders, p->evaluation_bytes));
     plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, run_plan_saves_(o) ? CHECKPOINT_BUFFER : 0);
 }

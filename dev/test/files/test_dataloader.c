@@ -76,7 +76,7 @@ static void unshuffled_batches_follow_the_files(void) {
     dataloader_close(&d);
 }
 
-// The order of llm.c's loader on the same files, printed by it
+// B = 1: the order of llm.c's loader on the same files, printed by it
 static void shuffled_batches_come_in_llmc_s_order(void) {
     static const int alone[30] = {202, 200, 205, 203, 201, 206, 204, 100, 102, 101, 1,   0,   4,   2,   3,
                                   100, 101, 102, 3,   0,   1,   4,   2,   206, 203, 202, 201, 204, 205, 200};
@@ -101,6 +101,44 @@ static void every_epoch_visits_every_sample_once(void) {
         memcpy(last_order, order, sizeof(order));
     }
     CHECK(changed == 5);
+    dataloader_close(&d);
+}
+
+// B = 2: 4, 2 and 6 rows of the shards are in batches. Each comes once an epoch, with its own targets, beside any other.
+static void shuffled_batches_have_rows_from_everywhere(void) {
+    DataLoader d;
+    open_shards(&d, 2, 1);
+    CHECK(d.num_batches == 2 + 1 + 3);
+    int together[7] = {0}; // batches whose two rows lie so far apart
+    for (int epoch = 0; epoch < 50; epoch++) {
+        int visits[300] = {0}, once = 1, targets_follow = 1;
+        for (int i = 0; i < 6; i++) {
+            const int *x, *y;
+            check(dataloader_next(&d, &x, &y));
+            visits[x[0]]++, visits[x[4]]++;
+            for (int t = 0; t < 8; t++) { targets_follow = targets_follow && y[t] == x[t] + (t % 4 == 3); }
+            if (x[0] >= 200) { together[abs(x[4] - x[0])]++; }
+        }
+        for (int f = 0; f < NUM_SHARDS; f++) {
+            for (int row = 0; row < (shard_tokens[f] - 1) / 8 * 2; row++) { once = once && visits[100 * f + row] == 1; }
+        }
+        CHECK(once && targets_follow);
+    }
+    dataloader_close(&d);
+    uint16_t tokens[33]; // eight rows: batches are the next rows
+    for (int p = 0; p < 33; p++) { tokens[p] = (uint16_t)(p / 4); }
+    write_tokens(unit_path("even.bin"), tokens, 33, V);
+    DataLoader rows;
+    dataloader_open(&rows, unit_path("even.bin"), 1, 4, 1, 42, V, host_memory);
+    dataloader_open(&d, unit_path("even.bin"), 2, 4, 1, 42, V, host_memory);
+    for (int i = 0; i < 12; i++) {
+        const int *x, *y;
+        check(dataloader_next(&d, &x, &y));
+        CHECK(x[0] == next_sample(&rows) && x[4] == next_sample(&rows));
+    }
+    dataloader_close(&rows);
+    CHECK(together[1] < 100); // 50 of 150 where rows are independent
+    for (int apart = 1; apart <= 5; apart++) { CHECK(together[apart] > 0); }
     dataloader_close(&d);
 }
 
@@ -228,27 +266,55 @@ static void load_state(DataLoader* d, const char* path, size_t shard_idx, size_t
 }
 
 // Stops after each number of batches, through two epochs, and goes on with a fresh loader from the state file.
-static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int shuffle) {
+static void a_resumed_loader_goes_on_as_if_nothing_had_happened(int B, int shuffle) {
     const char* path = unit_path("state.bin");
     int all = 1;
     for (int stop = 0; stop <= 2 * NUM_SAMPLES; stop++) {
         DataLoader whole, resumed;
-        open_shards(&whole, 1, shuffle);
+        open_shards(&whole, B, shuffle);
         for (int i = 0; i < stop; i++) { next_sample(&whole); }
         save_state(&whole, path);
-        open_shards(&resumed, 1, shuffle);
+        open_shards(&resumed, B, shuffle);
         for (int i = 0; i < stop % 3; i++) { next_sample(&resumed); } // wherever it was before
         load_state(&resumed, path, whole.current_shard_idx, whole.current_sample_idx);
         for (int i = 0; i < 3 * NUM_SAMPLES; i++) {
             const int *x[2], *y[2];
             check(dataloader_next(&whole, &x[0], &y[0]));
             check(dataloader_next(&resumed, &x[1], &y[1]));
-            all = all && memcmp(x[0], x[1], 4 * sizeof(int)) == 0 && memcmp(y[0], y[1], 4 * sizeof(int)) == 0;
+            all = all && memcmp(x[0], x[1], 4 * (size_t)B * sizeof(int)) == 0 &&
+                  memcmp(y[0], y[1], 4 * (size_t)B * sizeof(int)) == 0;
         }
         dataloader_close(&whole);
         dataloader_close(&resumed);
     }
     CHECK(all);
+}
+
+// The order that llm.c and version 0.2 saved, of batches: it is kept to the end of the shard.
+static void an_order_of_batches_is_kept_to_the_end_of_its_shard(void) {
+    const char* path = unit_path("state.bin");
+    DataLoader d;
+    open_shards(&d, 2, 1);
+    const int order[3] = {2, 0, 1}; // of the shard that is first, which has three batches
+    CHECK(d.shard_num_samples == 3 && d.order_rows == 1);
+    d.order_rows = 2;
+    memcpy(d.intra_shard_indices, order, sizeof(order));
+    save_state(&d, path);
+    dataloader_close(&d);
+    open_shards(&d, 2, 1);
+    load_state(&d, path, 0, 1);
+    for (int i = 1; i < 3; i++) {
+        DataLoaderState state; // and as a copy in memory, as after a failed step
+        dataloader_get_state(&d, &state);
+        dataloader_set_position(&d, &state);
+        dataloader_state_free(&state);
+        const int *x, *y;
+        check(dataloader_next(&d, &x, &y));
+        CHECK(x[0] == 200 + 2 * order[i] && x[4] == x[0] + 1);
+    }
+    next_sample(&d);
+    CHECK(d.order_rows == 1 && d.current_shard_idx == 1);
+    dataloader_close(&d);
 }
 
 // The tail of llm.c's state files: number of shards, their order, number of samples, their order, the generator
@@ -857,6 +923,7 @@ static void a_refused_file_takes_no_memory(void) {
 int main(void) {
     unshuffled_batches_follow_the_files();
     shuffled_batches_come_in_llmc_s_order();
+    shuffled_batches_have_rows_from_everywhere();
     every_epoch_visits_every_sample_once();
     batches_hold_the_files_tokens(1, 1, 0);
     batches_hold_the_files_tokens(3, 16, 0);
@@ -866,8 +933,11 @@ int main(void) {
     a_batch_stays_until_the_second_next_call();
     batches_live_in_the_memory_of_the_caller();
     offsets_have_64_bits();
-    a_resumed_loader_goes_on_as_if_nothing_had_happened(0);
-    a_resumed_loader_goes_on_as_if_nothing_had_happened(1);
+    for (int B = 1; B <= 2; B++) {
+        a_resumed_loader_goes_on_as_if_nothing_had_happened(B, 0);
+        a_resumed_loader_goes_on_as_if_nothing_had_happened(B, 1);
+    }
+    an_order_of_batches_is_kept_to_the_end_of_its_shard();
     the_state_has_llmc_s_layout();
     a_state_that_does_not_fit_is_refused();
     shared_files_are_counted();

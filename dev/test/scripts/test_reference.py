@@ -239,9 +239,13 @@ def test_batches_come_in_the_order_of_the_trainers(folder):
     for sample in (*range(10), 0):
         x, y = loader.next_batch()
         assert x.flatten().tolist() == list(range(6 * sample, 6 * sample + 6)) and torch.equal(y, x + 1)
-    loader = train_reference.TokenLoader(path, 2, 3, 61, shuffle_seed=42)
+    loader = train_reference.TokenLoader(path, 1, 6, 61, shuffle_seed=42)
     order = [int(loader.next_batch()[0][0, 0]) // 6 for _ in range(20)]
     assert order == EXPECTED_ORDER, order
+    rows, batches = (train_reference.TokenLoader(path, B, 3, 61, shuffle_seed=42) for B in (1, 2))
+    for _ in range(20):  # a batch is the next rows; they all are in batches here
+        x, y = batches.next_batch()
+        assert torch.equal(y, x + 1) and torch.equal(x, torch.cat([rows.next_batch()[0] for _ in range(2)]))
 
 
 def test_a_flipped_token_ends_the_training(folder):
