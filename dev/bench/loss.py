@@ -5,10 +5,11 @@
         --common '-e d12 -i train*.bin -j val.bin -b 64 -t 1024 -d 524288 -u 20 -q 0' --plot loss.svg
 
 An arm is a name and the flags that it adds to --common; the first arm is the baseline. Each is trained with every seed,
-for every number of --steps a whole schedule; a seed decides the initial weights and the batches of all arms. Flags that
-begin with a program's path replace the trainer by it: {seed} in them is the seed, and all arms then start from weights
-that the trainer writes (-e). Each run appends a row to --output when it ends. The same command continues where an
-earlier one ended, and reports; without --arm it reports what the file has. Runs on all GPUs, one on each at a time.
+for every number of --steps, or of --tokens, a whole schedule; a seed decides the initial weights and the batches of all
+arms. Flags that begin with a program's path replace the trainer by it: {seed} in them is the seed, and all arms then
+start from weights that the trainer writes (-e). Each run appends a row to --output when it ends. The same command
+continues where an earlier one ended, and reports; without --arm it reports what the file has. Runs on all GPUs, one on
+each at a time.
 
 The report has mean differences of paired seeds with 90% intervals (Student's t). Two arms are equal if the interval is
 within the margin: two one-sided tests at 5%, for a number of seeds that is fixed beforehand. The CSV holds the margin.
@@ -19,6 +20,7 @@ whole schedules if it has several, else of its validations (--val-every).
 import argparse
 import contextlib
 import glob
+import itertools
 import math
 import os
 import pathlib
@@ -169,7 +171,7 @@ def report(rows):
             (float(own["loss"]), float(row["loss"]))
             for own, found in runs
             for row in found
-            if row["steps"] == own["steps"]
+            if row["tokens"] == own["tokens"]
         ]
         lines.append(difference_line(arm, pairs, margin) if pairs else f"{arm}: no run as long as the baseline's")
         if runs and all(math.isfinite(loss) for _, loss in pairs):
@@ -263,6 +265,16 @@ class Runs:
             fail(f"--common or --arm {arm.name} must have -b, -t and -d, as numbers")
         B, T, total = map(int, found)
         return B * T, total
+
+    def steps(self, arm):
+        """The lengths of the arm's schedules"""
+        if not self.args.tokens:
+            return self.args.steps
+        each = self.batch(arm)[1]
+        for tokens in self.args.tokens:
+            if tokens % each:
+                fail(f"--tokens {tokens}: no multiple of {each}, the tokens of a step of arm {arm.name}")
+        return [tokens // each for tokens in self.args.tokens]
 
     def settings(self, arm):
         """The columns that all runs of an arm have in common"""
@@ -374,7 +386,9 @@ def measure(args, provenance):
     for arm in args.arm:
         compare_with_earlier(rows, {**runs.settings(arm), "gpu": provenance["gpu"]}, args.output)
     done = {tuple(row[name] for name in KEY) for row in rows}
-    jobs = [(arm, seed, steps) for seed in range(1, args.seeds + 1) for steps in args.steps for arm in args.arm]
+    lengths = {arm.name: runs.steps(arm) for arm in args.arm}
+    order = itertools.product(range(1, args.seeds + 1), range(len(args.steps or args.tokens)), args.arm)
+    jobs = [(arm, seed, lengths[arm.name][i]) for seed, i, arm in order]
     jobs = [job for job in jobs if (job[0].name, str(job[2]), str(job[1])) not in done]
     print(f"{len(jobs)} runs, {len(args.gpus)} at a time; {args.output} has {len(rows)} rows", flush=True)
     lock = threading.Lock()
@@ -401,6 +415,7 @@ def main():
     parser.add_argument("--common", default="", metavar="FLAGS", help="of all arms; with -e, -i, -j, -b, -t, -d")
     parser.add_argument("--seeds", type=positive_int, default=8, metavar="N", help="1 to N (default: %(default)s)")
     parser.add_argument("--steps", type=positive_int, nargs="+", metavar="N", help="of whole schedules")
+    parser.add_argument("--tokens", type=positive_int, nargs="+", metavar="N", help="the same, of arms with other -d")
     parser.add_argument("--margin", type=float, default=0.004, metavar="NATS", help="default: %(default)s")
     parser.add_argument(
         "--val-tokens", type=positive_int, default=LEAST_VAL_TOKENS, metavar="N", help="default: 10,000,000"
@@ -419,12 +434,15 @@ def main():
         fail(f"--gpus {args.gpus}: nvidia-smi shows {len(here)} here")
     if not 0 < args.margin < math.inf:
         fail(f"--margin {args.margin:g}: a number of nats above 0")
-    if args.steps and len(set(args.steps)) < len(args.steps):
-        fail("--steps has a number twice")
+    if args.steps and args.tokens:
+        fail("--steps and --tokens: leave one of them out")
+    lengths = args.steps or args.tokens or []
+    if len(set(lengths)) < len(lengths):
+        fail(f"{'--steps' if args.steps else '--tokens'} has a number twice")
     if len({arm.name for arm in args.arm}) < len(args.arm):
         fail("two arms have the same name")
-    if args.arm and not args.steps:
-        fail("--steps says how many steps a run has")
+    if args.arm and not lengths:
+        fail("--steps says how many steps a run has, or --tokens how many tokens")
     args.trainer = args.trainer or os.path.join(ROOT, "train_gpt2cu" if args.gpus else "train_gpt2")
     provenance = gpu_provenance(gpu_query("name") if args.gpus else processor())
     args.gpus = here[: args.gpus] or [None]

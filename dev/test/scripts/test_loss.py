@@ -326,6 +326,13 @@ def test_a_program_starts_from_the_trainer_s_weights(folder):
     refused("has arm base with flags", lambda: called(folder, "--seeds", "3", "--steps", "6", arms=alone, gpus=1))
 
 
+def test_batches_of_other_sizes_have_equal_tokens(folder):
+    rows, said = called(folder, "--seeds", "2", "--tokens", "4096", "10240", arms=("base=", "twice=-d 1024"))
+    found = sorted((row["arm"], int(row["steps"]), row["tokens"]) for row in rows if row["seed"] == "2")
+    assert found == [("base", 8, "4096"), ("base", 20, "10240"), ("twice", 4, "4096"), ("twice", 10, "10240")], found
+    assert "in 2 pairs" in said, said
+
+
 def test_a_trainer_that_stops_early_is_said(folder):
     text = TRAINER.replace("FOLDER", folder).replace("range(1, steps + 1)", "range(1, steps)")
     early = program(folder, "early", text)
@@ -338,6 +345,13 @@ def test_bad_input_ends_in_one_line(folder):
     for flags, arms, words in (
         ([], ("base=",), "--steps says how many steps a run has"),
         (["--steps", "4", "4"], ("base=",), "--steps has a number twice"),
+        (["--tokens", "512", "512"], ("base=",), "--tokens has a number twice"),
+        (["--steps", "4", "--tokens", "512"], ("base=",), "--steps and --tokens: leave one of them out"),
+        (
+            ["--tokens", "512"],
+            ("base=", "a=-d 1024"),
+            "--tokens 512: no multiple of 1024, the tokens of a step of arm a",
+        ),
         (["--steps", "4", "--margin", "nan"], ("base=",), "--margin nan: a number of nats above 0"),
         (["--steps", "4"], ("a=", "a=-c 1"), "two arms have the same name"),
         (["--steps", "4"], ("-l 1",), "is not a name and flags"),
