@@ -240,7 +240,7 @@ def test_a_planted_fault_is_found_with_eight_seeds(folder):
 def test_gpus_work_in_parallel_each_on_one_run(folder):
     called(folder, "--seeds", "4", "--steps", "4", "--val-every", "2", arms=("base=--sleep 0.3", "other=--sleep 0.2"))
     used = [command.split()[0] for command in commands(folder)]
-    assert len(used) == 8 and used.count("gpu0") >= 3 and used.count("gpu1") >= 3, used
+    assert len(used) == 8 and used.count("gpu0") >= 2 and used.count("gpu1") >= 2, used
     with open(os.path.join(folder, "busy"), encoding="utf-8") as f:
         assert {line.split()[0] for line in f} >= {"2"}, "only one GPU worked at a time"
     assert all("-v 2 " in command for command in commands(folder))
