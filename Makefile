@@ -119,8 +119,8 @@ matmul_variants := $(call variants_of,matmul)
 vpath %.cu dev/cuda dev/cuda/attention dev/cuda/matmul dev/cuda/decode $(wildcard dev/test/*)
 vpath %.c $(wildcard dev/test/*)
 variants := $(training_variants) $(decode_variants) $(matmul_variants)
-# Their programs, build/<name>_<precision>; those on tensor cores have no fp32.
-fp32_variants := $(filter-out %_mma %_wgmma %_split,$(variants))
+# Their programs, build/<name>_<precision>; those on tensor cores have no fp32. The outputs of fp8 are 16-bit.
+fp32_variants := $(filter-out %_mma %_wgmma %_split %_fp8,$(variants))
 
 # Those that programs hold, build/<operation>_variants.h: the #includes, and X(variant) for each. attention.cu and matmul.cu
 # include those of the rules, or that of ATTENTION_FORWARD; test_gpu_pairs.cu those left. $(call held,LIST,FILES,16 BIT,FP32)

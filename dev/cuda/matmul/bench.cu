@@ -6,6 +6,7 @@ code 1 before anything is timed.
 The check    outputs and scratch filled with NaN, guard bytes around all, sums that are added to begin with other numbers.
              Each output against fp64 (matmul/reference.h). Bit for bit: run again, on two streams at once; accumulating
              against overwriting and adding; and that the inputs are as they were.
+fp8          operands are drawn in 16 bit and quantised here, each by its largest magnitude: no part of what is timed.
 The timing   bench.h's: a whole group, its tensors rotated through more than the L2 cache.
 The row      TFLOP/s count the GEMM's 2 R IN OUT alone; GB/s what must move at least: every input and every output once.
              `trains` is yes for what matmul/choice.h names.
@@ -49,7 +50,9 @@ struct Case {
     MatmulSizes s;
     Pattern pattern;
     Form form;
+    bool fp8; // the configuration's
 };
+static const char* precision_of(const MatmulConfig& config) { return config.fp8 ? "fp8" : PRECISION_NAME; }
 
 // The sizes of a group at a shape R,IN,OUT. The classifier's last columns are padding, as 47 of GPT-2's 50304 are. Ends the
 // program if the contract excludes the shape.
@@ -65,7 +68,7 @@ static MatmulSizes sizes_of(MatmulGroup group, int R, int IN, int OUT) {
 // The tensors of each group, listed once: allocation, filling, checking and the bytes in a table's row follow from it.
 
 enum Role { INPUT, OUTPUT, ADDED }; // read; written; read and written
-enum Type { TYPE_X, TYPE_FLOAT, TYPE_INT };
+enum Type { TYPE_X, TYPE_FLOAT, TYPE_INT, TYPE_E4M3 };
 
 struct TensorOf {
     const char* name;
@@ -75,12 +78,13 @@ struct TensorOf {
     int64_t rows, columns;
     Fill fill = NORMAL;
     float scale = 1;
+    bool transposed = false; // of TYPE_E4M3: stored as (columns,rows)
     int64_t elements() const { return rows * columns; }
-    size_t bytes() const { return elements() * (type == TYPE_X ? sizeof(floatX) : 4); }
+    size_t bytes() const { return elements() * (type == TYPE_E4M3 ? 1 : type == TYPE_X ? sizeof(floatX) : 4); }
 };
 #define TENSOR(member) #member, offsetof(MatmulTensors, member)
 
-static std::vector<TensorOf> tensors_of(const Case& c) {
+static std::vector<TensorOf> tensors_in_x(const Case& c) {
     const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT,
               inner = c.group == MATMUL_DGELU || c.group == MATMUL_INPUT ? OUT : IN;
     const bool derivative = c.form == WITH_DERIVATIVE;
@@ -129,6 +133,21 @@ static std::vector<TensorOf> tensors_of(const Case& c) {
         return {dout, inp, {TENSOR(dweight), OUTPUT, TYPE_FLOAT, OUT, IN}};
     }
 }
+// A GEMM's operand x in e4m3, stored as x or as x^T
+static TensorOf in_e4m3(const char* name, size_t at, TensorOf x, bool transposed) {
+    x.name = name, x.at = at, x.type = TYPE_E4M3, x.transposed = transposed;
+    return x;
+}
+// Of fp8 with a, b and their scales instead of the GEMM's operands, which are the first two tensors of every group
+static std::vector<TensorOf> tensors_of(const Case& c) {
+    std::vector<TensorOf> list = tensors_in_x(c);
+    if (!c.fp8) { return list; }
+    const bool weight = c.group == MATMUL_WEIGHT, backward = c.group == MATMUL_DGELU || c.group == MATMUL_INPUT;
+    list[0] = in_e4m3(TENSOR(a), list[0], weight);
+    list[1] = in_e4m3(TENSOR(b), list[1], weight || backward);
+    list.insert(list.begin(), {{TENSOR(a_scale), INPUT, TYPE_FLOAT, 1, 1}, {TENSOR(b_scale), INPUT, TYPE_FLOAT, 1, 1}});
+    return list;
+}
 
 static double flops_of(const Case& c) { return 2.0 * c.s.R * c.s.IN * c.s.OUT; }
 // Compulsory memory traffic in bytes: every input and output once, tensors that are added to twice
@@ -162,6 +181,17 @@ static Set set_allocate(const Case& c, const Set* shared) {
     return set;
 }
 
+// Draws a tensor and quantises it, with the scale of its largest magnitude.
+static void fill_e4m3(const TensorOf& tensor, uint8_t* codes, float* scale, const FillOf& fill) {
+    const Buffer x = buffer_allocate(tensor.elements() * sizeof(floatX)), largest = buffer_allocate(sizeof(unsigned));
+    fill_tensor<<<4096, 256>>>(x.as<floatX>(), tensor.elements(), fill);
+    cuda_check(cudaMemset(largest.data, 0, largest.bytes));
+    largest_magnitude<<<4096, 256>>>(largest.as<unsigned>(), x.as<floatX>(), tensor.elements());
+    quantise<<<4096, 256>>>(codes, scale, largest.as<unsigned>(), x.as<floatX>(), tensor.rows, tensor.columns,
+                            tensor.transposed);
+    cuda_check(cudaGetLastError());
+}
+
 // Fills inputs, tensors that are added to, and outputs, to which accumulating kernels add
 static void set_fill(const Set& set, const Case& c, uint64_t seed) {
     for (size_t n = 0; n < set.tensors.size(); n++) {
@@ -170,7 +200,9 @@ static void set_fill(const Set& set, const Case& c, uint64_t seed) {
         const FillOf fill = {tensor.fill, c.pattern, tensor.columns, tensor.scale, c.s.vocab_size, seed * 64 + n};
         const auto launch = [&](auto* x) { fill_tensor<<<4096, 256>>>(x, tensor.elements(), fill); };
         buffer_poison(b);
-        if (tensor.type == TYPE_X) {
+        if (tensor.type == TYPE_E4M3) {
+            fill_e4m3(tensor, b.as<uint8_t>(), set.buffers[n - 2].as<float>(), fill);
+        } else if (tensor.type == TYPE_X) {
             launch(b.as<floatX>());
         } else if (tensor.type == TYPE_FLOAT) {
             launch(b.as<float>());
@@ -218,6 +250,13 @@ static GemmReference gemm_compute(Operand A, Operand B, int K) {
 static GemmReference reference_compute(const Case& c, const MatmulTensors& t) {
     const int R = c.s.R, IN = c.s.IN, OUT = c.s.OUT;
     const auto sampled = [](int n) { return Sample(n, CEIL_DIV(n, REFERENCE_ROWS)); };
+    if (c.fp8) { // a b^T
+        const int M = t.dweight ? OUT : R, N = t.dweight || t.dinp || t.dpre ? IN : OUT,
+                  K = t.dweight          ? R
+                      : t.dinp || t.dpre ? OUT
+                                         : IN;
+        return gemm_compute({nullptr, K, 1, sampled(M), t.a, t.a_scale}, {nullptr, K, 1, Sample(N), t.b, t.b_scale}, K);
+    }
     if (t.dweight) { // (OUT,IN) = dout^T inp
         return gemm_compute({t.dout, 1, OUT, sampled(OUT)}, {t.inp, 1, IN, Sample(IN)}, R);
     }
@@ -401,16 +440,18 @@ static std::string describe(const char* variant, const char* config, const Case&
     return text;
 }
 
-// R,IN,OUT at, below and above the tile sizes in every dimension, and many tiles of one k-block or three, cut to one block of
-// 64 columns or to three, whose stores follow each other closely; with --check-only, the sizes given, if any.
+// R,IN,OUT at, below and above the tile sizes in every dimension, odd multiples of 16 for e4m3, and many tiles of one k-block
+// or three, cut to one block of 64 columns or to three, whose stores follow each other closely; with --check-only, the sizes
+// given, if any.
 static std::vector<std::vector<int>> sweep_shapes(const BenchOptions& o) {
     const std::vector<BenchSize>& size = o.sizes;
     if (o.check_only && (size[0].given || size[1].given || size[2].given)) {
         return {{size[0].value, size[1].value, size[2].value}};
     }
-    return {{1, 8, 8},       {2, 64, 128},    {7, 72, 136},    {33, 128, 64},   {64, 64, 64},     {127, 136, 264},
-            {128, 128, 128}, {129, 256, 192}, {200, 384, 384}, {257, 264, 776}, {500, 320, 1288}, {1030, 192, 384},
-            {3, 2056, 8},    {5, 8, 2056},    {300, 768, 768}, {2100, 40, 104}, {40000, 64, 192}};
+    return {{1, 8, 8},        {2, 64, 128},     {7, 72, 136},     {33, 128, 64},   {64, 64, 64},
+            {127, 136, 264},  {128, 128, 128},  {129, 256, 192},  {200, 384, 384}, {257, 264, 776},
+            {500, 320, 1288}, {1030, 192, 384}, {3, 2056, 8},     {5, 8, 2056},    {300, 768, 768},
+            {2100, 40, 104},  {336, 1040, 48},  {4112, 208, 272}, {40000, 64, 192}};
 }
 
 // What a program races: a variant, and those of its configurations that are asked for
@@ -437,7 +478,7 @@ static void check_sweep(Contest& contest) {
             }
             for (Pattern pattern : {ORDINARY, OUTLIERS}) {
                 for (Form form : forms_of(*config)) {
-                    const Case c = {config->group, s, pattern, form};
+                    const Case c = {config->group, s, pattern, form, config->fp8};
                     const Set before = set_allocate(c, nullptr);
                     set_fill(before, c, 1000 + pattern);
                     const std::string what = describe(variant, config->name, c);
@@ -446,8 +487,9 @@ static void check_sweep(Contest& contest) {
                 }
             }
         }
-        printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed\n", variant,
-               PRECISION_NAME, matmul_group_names[config->group], config->name, checks, 100 * worst);
+        printf("matmul_%s %s, %s %s: %d checks passed, largest error %.0f%% of what is allowed%s%s\n", variant,
+               precision_of(*config), matmul_group_names[config->group], config->name, checks, 100 * worst,
+               checks ? "" : "; not served: ", checks ? "" : why.c_str());
         all_checks += checks;
     }
     if (all_checks == 0) { printf("skipped: matmul_%s in %s: %s\n", variant, PRECISION_NAME, why.c_str()); }
@@ -467,12 +509,12 @@ static const char* trains(const MatmulVariant& variant, const MatmulConfig* conf
 
 // Checks a configuration at the sizes, times it and prints a row.
 static void bench(Contest& contest, const BenchGpu& gpu, const MatmulConfig& config, MatmulSizes s) {
-    const Case c = {config.group, s, ORDINARY, ALL_TENSORS};
+    const Case c = {config.group, s, ORDINARY, ALL_TENSORS, config.fp8};
     const char *variant = contest.variant.name, *group = matmul_group_names[c.group];
     const double bytes = least_bytes_of(c);
     printf("\nmatmul_%s, %s, %s, %s, R %d IN %d OUT %d: %s\n%.1f GFLOP in the GEMM, %.3f GB at least\n", variant, group,
-           PRECISION_NAME, gpu.properties.name, s.R, s.IN, s.OUT, matmul_group_formulas[c.group], 1e-9 * flops_of(c),
-           1e-9 * bytes);
+           precision_of(config), gpu.properties.name, s.R, s.IN, s.OUT, matmul_group_formulas[c.group],
+           1e-9 * flops_of(c), 1e-9 * bytes);
     if (const char* why = config.unsupported(s)) {
         printf("skipped %s: %s\n", config.name, why);
         return;
@@ -493,13 +535,26 @@ static void bench(Contest& contest, const BenchGpu& gpu, const MatmulConfig& con
 
     Race race;
     race.columns = "group,variant,precision,R,IN,OUT";
-    race.values = std::string(group) + "," + variant + "," + PRECISION_NAME;
+    race.values = std::string(group) + "," + variant + "," + precision_of(config);
     for (int size : {s.R, s.IN, s.OUT}) { race.values += "," + std::to_string(size); }
     race.work = flops_of(c);
     race.sets = (int)sets.size();
     race.least_bytes = bytes;
     // check_config() passed: deterministic
     run_race(contest.o, gpu, race, {{config.name, trains(contest.variant, &config, s), v.rel_err, true, run}});
+}
+
+// Sets the ceiling to the rate of the variant's own GEMM of 8192^3, where it has one, as measure_gemm() does for 16 bit.
+static void measure_fp8_gemm(Contest& contest, BenchGpu* gpu) {
+    const MatmulSizes s = {8192, 8192, 8192, 0};
+    const Case c = {MATMUL_INPUT, s, ORDINARY, ALL_TENSORS, true};
+    const MatmulConfig* config = matmul_config(contest.variant, c.group, s);
+    gpu->ceiling[RESTED] = gpu->ceiling[STEADY] = NAN;
+    if (!config) { return; }
+    Set set = set_allocate(c, nullptr);
+    set_fill(set, c, 7);
+    measure_ceiling(gpu, contest.o, FLOPS, "GEMM 8192^3, fp8", flops_of(c),
+                    [&](int, cudaStream_t stream) { launch(*config, set, s, &contest.libraries.of[0], stream); });
 }
 
 // ----------------------------------------------------------------------------
@@ -563,6 +618,7 @@ template <> int variant_main(int argc, char** argv, const MatmulVariant& variant
     if (!o.no_sweep || o.check_only) { check_sweep(*contest); }
     if (o.check_only) { return EXIT_SUCCESS; }
     measure_gemm(&gpu, o);
+    if (configs[0]->fp8) { measure_fp8_gemm(*contest, &gpu); } // of GEMM: of that in the same precision
     for (const auto& [config, s] : timed) { bench(*contest, gpu, *config, s); }
     return EXIT_SUCCESS;
 }

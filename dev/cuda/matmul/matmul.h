@@ -37,6 +37,13 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 // But a configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu:
 // dpre has the same bits whether fc kept pre or the derivative.
 //
+// A configuration that is `fp8` reads a and b, in e4m3 (e4m3.cuh), in place of inp, weight and dout. Both are K-major, that is
+// TN to BLAS, and have one scale each, a power of two on the device; the GEMM is a_scale b_scale a b^T, accumulated in fp32.
+//
+//     forward          a = inp (R,IN)        b = weight (OUT,IN)
+//     dgelu, input     a = dout (R,OUT)      b = weight^T (IN,OUT)
+//     weight           a = dout^T (OUT,R)    b = inp^T (IN,R)
+//
 // All sizes that matmul_unsupported() accepts, with 64-bit offsets; a configuration that serves fewer says so by `unsupported`.
 // Every element of the outputs is written; nothing else is. Tensors do not overlap and are aligned to 16 bytes, scratch to 256;
 // but residual needs at most (R,OUT) of scratch, and ln may overlap it.
@@ -60,6 +67,9 @@ struct MatmulTensors {
     const floatX* weight; // (OUT,IN)
     const floatX* bias;   // (OUT)
     const floatX* dout;   // (R,OUT)
+    // of configurations that are `fp8`, instead of inp, weight and dout
+    const uint8_t *a, *b;           // (M,K) and (N,K), e4m3
+    const float *a_scale, *b_scale; // (1)
     // forward
     floatX* out;                       // (R,OUT)
     const floatX* skip;                // (R,OUT)
@@ -95,6 +105,7 @@ struct MatmulConfig {
     MatmulLaunch launch;
     bool scaled = false;         // of classifier: a row's gradient is logits_scale times its logits
     bool has_derivative = false; // of fc, dgelu: derivative instead of pre is served, too
+    bool fp8 = false;            // the GEMM's operands are a and b
 };
 
 // For configurations that serve all that the contract does, and for those without scratch

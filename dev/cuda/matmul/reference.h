@@ -11,6 +11,7 @@ sweep's small shapes, a sample in the raced ones to keep them affordable. What a
 
 #include <math.h>
 
+#include "e4m3.cuh"
 #include "matmul.h"
 #include "dev/cuda/bench/random.cuh"
 
@@ -57,6 +58,21 @@ MATMUL_BOTH double sum_path(double z, double squares) { return 3 * sqrt(squares)
 // z, a sum of K terms that tensor cores accumulate in fp32
 MATMUL_BOTH Bounded gemm_sum(double K, double z, double squares) {
     return {z, FP32_ROUNDOFF * (K / 8 + 8 * sqrt(K)) * sum_path(z, squares)};
+}
+
+// The same of e4m3 operands, whose products of 4 by 4 bits are exact. With each instruction Hopper aligns 32 products and the
+// accumulator to the largest of them, and cuts each of the 33, and their sum, to 14 bits: by up to 2^-13 of it, towards
+// zero (DeepSeek-V3, 3.5.2; SageAttention2, for the accumulator, on Ada, too). Without fast accumulation the library adds the
+// accumulator to a sum in fp32 and begins anew; after how many products cuBLASLt does not say, and CUTLASS does after 128. So
+// the largest is about the sum of an interval of 128, and 34 K/32 cuts of random directions add as squares. Where the products
+// have one sign the cuts do too: half a cut each on average, of partial sums that grow to the interval's share of z.
+constexpr double E4M3_CUT = 0x1p-13, E4M3_STEP = 32, E4M3_INTERVAL = 128;
+MATMUL_BOTH Bounded e4m3_gemm_sum(double K, double z, double squares) {
+    const double interval = fmin(K, E4M3_INTERVAL), steps = ceil(interval / E4M3_STEP), cuts = E4M3_STEP + 2;
+    const double largest = sqrt(squares * interval / K) + fabs(z) * interval / K;
+    const double random = SIGMAS * sqrt(cuts * ceil(K / E4M3_STEP)) * largest,
+                 systematic = cuts / 2 * (steps + 1) / 2 * fabs(z);
+    return {z, gemm_sum(K, z, squares).error + E4M3_CUT * (random + systematic)};
 }
 
 // ----------------------------------------------------------------------------
@@ -176,6 +192,26 @@ template <class T> __global__ void fill_tensor(T* x, int64_t elements, FillOf f)
     }
 }
 
+// *bits = max(*bits, those of the largest |x|): positive floats order as their bits, and NaN follows them
+__global__ void largest_magnitude(unsigned* bits, const floatX* x, int64_t elements) {
+    unsigned largest = 0;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < elements;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        largest = max(largest, __float_as_uint(fabsf((float)x[i])));
+    }
+    atomicMax(bits, largest);
+}
+// codes = e4m3 of x (rows, columns) / *scale or, transposed, of x^T, with the scale of x's largest magnitude
+__global__ void quantise(uint8_t* codes, float* scale, const unsigned* largest_bits, const floatX* x, int64_t rows,
+                         int64_t columns, bool transposed) {
+    const float s = e4m3_scale(__uint_as_float(*largest_bits));
+    if (blockIdx.x == 0 && threadIdx.x == 0) { *scale = s; }
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows * columns;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        codes[transposed ? i % columns * rows + i / columns : i] = e4m3_of((float)x[i] / s);
+    }
+}
+
 // ----------------------------------------------------------------------------
 // GEMMs in fp64
 
@@ -195,7 +231,12 @@ struct Operand {
     const floatX* x;
     int64_t row, column;
     Sample rows;
-    __device__ double at(int64_t i, int64_t k) const { return (double)(float)x[rows[i] * row + k * column]; }
+    const uint8_t* codes = nullptr; // if it is in e4m3, instead of x; with its scale
+    const float* scale = nullptr;
+    __device__ double at(int64_t i, int64_t k) const {
+        const int64_t n = rows[i] * row + k * column;
+        return codes ? (double)*scale * e4m3_value(codes[n]) : (double)(float)x[n];
+    }
 };
 
 // d(i,j) = sum_k A(i,k) B(j,k), d (A.rows, B.rows), with the error of an fp32 sum. Tiles of 64x64, 4x4 elements a thread.
@@ -238,7 +279,8 @@ __global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(Bounded* d, 
         for (int n = 0; n < 4; n++) {
             const int64_t i = i0 + ti + 16 * m, j = j0 + tj + 16 * n;
             if (i >= A.rows.count || j >= B.rows.count) { continue; }
-            d[i * B.rows.count + j] = gemm_sum((double)K, sum[m][n], squares[m][n]);
+            d[i * B.rows.count + j] = A.codes ? e4m3_gemm_sum((double)K, sum[m][n], squares[m][n])
+                                              : gemm_sum((double)K, sum[m][n], squares[m][n]);
         }
     }
 }

@@ -15,19 +15,19 @@ static double truncated(double x, int below) {
     return ldexp(trunc(ldexp(x, -below)), below);
 } // to a multiple of 2^below
 
-// accumulator + the sum of n products as a Hopper tensor core adds: every term is aligned to the largest, two bits below an
-// fp32 mantissa's last, and cut off there; so is the sum, to fp32.
-static double tensor_core_add(double accumulator, const double* products, int n) {
+// accumulator + the sum of n products as a Hopper tensor core adds: every term is aligned to the largest, of which `aligned`
+// bits are kept, and cut off there; so is the sum, to `bits`. Of 16-bit operands these are two more than fp32 has, and fp32's.
+static double tensor_core_add(double accumulator, const double* products, int n, int aligned, int bits) {
     int largest, exponent;
     double most = fabs(accumulator), sum;
     for (int k = 0; k < n; k++) { most = fmax(most, fabs(products[k])); }
     if (most == 0) { return 0; }
     frexp(most, &largest);
-    sum = truncated(accumulator, largest - 26);
-    for (int k = 0; k < n; k++) { sum += truncated(products[k], largest - 26); }
+    sum = truncated(accumulator, largest - aligned);
+    for (int k = 0; k < n; k++) { sum += truncated(products[k], largest - aligned); }
     if (sum == 0) { return 0; }
     frexp(sum, &exponent);
-    return truncated(sum, exponent - 24);
+    return truncated(sum, exponent - bits);
 }
 
 static mt19937_state generator;
@@ -51,17 +51,17 @@ static double a[LONGEST], b[LONGEST], products[LONGEST];
 typedef struct {
     double z, squares, got;
 } Sum;
-static Sum random_sum(int K, int width, double mean) {
+static Sum random_sum(int K, int width, double mean, double u = bf16) {
     Sum s = {0, 0, 0};
     float fused = 0;
-    fill(a, K, mean, bf16), fill(b, K, mean, bf16);
+    fill(a, K, mean, u), fill(b, K, mean, u);
     for (int k = 0; k < K; k++) {
         products[k] = a[k] * b[k];
         s.z += products[k], s.squares += products[k] * products[k];
         fused = fmaf((float)a[k], (float)b[k], fused);
     }
     for (int k = 0; width > 0 && k < K; k += width) {
-        s.got = tensor_core_add(s.got, products + k, K - k < width ? K - k : width);
+        s.got = tensor_core_add(s.got, products + k, K - k < width ? K - k : width, 26, 24);
     }
     if (width == 0) { s.got = (double)fused; }
     return s;
@@ -86,12 +86,50 @@ static void sums_are_within(void) {
     }
 }
 
+// The same of e4m3 operands: 32 products at a time, to 14 bits, and every `interval` of them to a sum in fp32
+static const double e4m3 = 0x1p-4;
+static Sum e4m3_sum(int K, int interval, double mean) {
+    Sum s = random_sum(K, 0, mean, e4m3);
+    float promoted = 0;
+    double accumulator = 0;
+    for (int k = 0; k < K; k += 32) {
+        accumulator = tensor_core_add(accumulator, products + k, K - k < 32 ? K - k : 32, 14, 14);
+        if ((k + 32) % interval == 0 || k + 32 >= K) { promoted += (float)accumulator, accumulator = 0; }
+    }
+    s.got = (double)promoted;
+    return s;
+}
+// The worst error over what is allowed, of at least 400000 products
+static double worst_e4m3_sum(int K, int interval, double mean) {
+    double worst = 0;
+    for (int n = 0; n < 400000 / (K + 400) + 6; n++) {
+        Sum s = e4m3_sum(K, interval, mean);
+        worst = worse(worst, fabs(s.got - s.z) / e4m3_gemm_sum(K, s.z, s.squares).error);
+    }
+    return worst;
+}
+
+// Within it also where the library begins anew after 512 products only; not where it never does, as with fast accumulation.
+static void e4m3_sums_are_within(void) {
+    const int lengths[] = {16, 64, 768, 3072, LONGEST};
+    const double means[] = {0, 0.5, 8};
+    for (int l = 0; l < 5; l++) {
+        for (int m = 0; m < 3; m++) {
+            CHECK(worst_e4m3_sum(lengths[l], 128, means[m]) <= 1);
+            CHECK(worst_e4m3_sum(lengths[l], 512, means[m]) <= 1);
+        }
+        CHECK(lengths[l] < 3072 || worst_e4m3_sum(lengths[l], LONGEST, 8) > 3);
+    }
+    CHECK(worst_e4m3_sum(768, 128, 0) > 0.02 && worst_e4m3_sum(768, 512, 8) > 0.2); // what the model is for
+}
+
 // Of a sum of K products: the share of outputs at which leaving out products from .. to - 1 is refused
-static double refused_without(int K, int from, int to, double p, int outputs) {
+typedef Bounded (*SumBound)(double K, double z, double squares);
+static double refused_without(int K, int from, int to, double p, int outputs, SumBound bound = gemm_sum) {
     int refused = 0;
     for (int n = 0; n < outputs; n++) {
-        Sum s = random_sum(K, 16, 0);
-        Bounded want = gemm_sum(K, s.z, s.squares);
+        Sum s = bound == gemm_sum ? random_sum(K, 16, 0) : e4m3_sum(K, 128, 0);
+        Bounded want = bound(K, s.z, s.squares);
         for (int k = from; k < to; k++) { s.got -= products[k]; }
         refused += !(ratio_of(round_to(s.got, p), rounded(p, want)) <= 1);
     }
@@ -103,6 +141,9 @@ static void products_left_out_are_refused(void) {
     CHECK(refused_without(768, 767, 768, bf16, 400) > 0.25);        // one product, behind the last whole block
     CHECK(refused_without(LONGEST, 4096, 4096 + 64, fp32, 30) > 0.9);
     CHECK(refused_without(LONGEST, 1, 2, fp32, 60) > 0.25); // one row of a weight gradient
+    CHECK(refused_without(3072, 1024, 1024 + 64, bf16, 100, e4m3_gemm_sum) > 0.8);
+    CHECK(refused_without(768, 767, 768, bf16, 200, e4m3_gemm_sum) > 0.25);
+    CHECK(refused_without(LONGEST, 4096, 4096 + 64, fp32, 60, e4m3_gemm_sum) > 0.5);
 }
 
 // ----------------------------------------------------------------------------
@@ -269,6 +310,7 @@ static void classifier(void) {
 int main(void) {
     manual_seed(&generator, 42);
     sums_are_within();
+    e4m3_sums_are_within();
     products_left_out_are_refused();
     residual();
     gelu();
