@@ -128,7 +128,7 @@ static void decoder_encode(GPT2Decoder* d, ParameterTensors p, size_t C) {
     for (int r = 0; r < d->num_rows; r++) {
         size_t position = (size_t)d->rows[r].position;
         int token = d->tokens[(size_t)d->rows[r].slot * (size_t)d->T + position];
-        encoder_forward(d->residual + (size_t)r * C, &token, p.wte, p.wpe + position * C, 1, 1, C);
+        encoder_forward(d->residual + (size_t)r * C, &token, NULL, p.wte, p.wpe + position * C, 1, 1, C);
     }
 }
 

@@ -55,6 +55,8 @@ struct GPT2 {
     // activations of a batch of at most B rows of T tokens
     ActivationTensors acts;
     void* acts_memory;
+    int* starts;          // (B,T) where the documents of a batch begin; NULL: rows are one document
+    const int* documents; // starts, or NULL where the last forward pass did not heed them
     // copies of the weights and of both moments after a step; NULL without checkpoints in the background
     void* snapshot;
     int snapshot_taken;
@@ -69,8 +71,11 @@ static Status gpt2_gather(GPT2* model, float* memory);
 // ----------------------------------------------------------------------------
 // Forward
 
+// What counts positions, of the last forward pass: its documents, or NULL for rows
+static const int* gpt2_positions(const GPT2* model) { return model->info.settings.positions ? model->documents : NULL; }
+
 // The logits (B,T,Vp) stay in acts.output.
-Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
+static Status gpt2_forward_pass(GPT2* model, const int* inputs, int B_, int T_, int by_documents) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
     ParameterTensors p = gpt2_layer_parameters(model, 0);
@@ -81,7 +86,9 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
     model->info.last_B = B_, model->info.last_T = T_;
     model->info.last_pass = PASS_FORWARD;
 
-    encoder_forward(a.encoded, inputs, p.wte, p.wpe, B, T, C);
+    model->documents = by_documents ? model->starts : NULL;
+    if (by_documents) { document_starts(model->starts, inputs, model->info.settings.separator, B, T); }
+    encoder_forward(a.encoded, inputs, gpt2_positions(model), p.wte, p.wpe, B, T, C);
     for (int i = 0; i < c.num_layers; i++) {
         ParameterTensors w = gpt2_layer_parameters(model, i);
         ActivationTensors y = gpt2_layer_activations(model, i);
@@ -89,7 +96,7 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
         // residual2 = inp + attproj(attention(ln1(inp)))
         layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
         matmul_forward(y.qkv, NULL, y.ln1, w.qkvw, w.qkvb, BT, C, 3 * C);
-        attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, C / NH);
+        attention_forward(y.atty, y.l, y.m, y.qkv, model->documents, B, T, NH, C / NH);
         matmul_forward(y.residual2, inp, y.atty, w.attprojw, w.attprojb, BT, C, C);
         // residual3 = residual2 + fcproj(gelu(fc(ln2(residual2))))
         layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C);
@@ -101,6 +108,10 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B_, int T_) {
     layernorm_forward(a.lnf, a.lnf_mean, a.lnf_rstd, last, p.lnfw, p.lnfb, BT, C);
     matmul_forward(a.output, NULL, a.lnf, p.wte, NULL, BT, C, (size_t)c.padded_vocab_size);
     return STATUS_OK;
+}
+
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+    return gpt2_forward_pass(model, inputs, B, T, model->info.settings.documents >= 1);
 }
 
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
@@ -125,7 +136,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     status_clear();
     TRY(gpt2_check_batch(&model->info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(&model->info, targets, BT));
-    TRY(gpt2_forward(model, inputs, B, T));
+    TRY(gpt2_forward_pass(model, inputs, B, T, model->info.settings.documents >= 2));
     classifier(model->acts.losses, model->acts.output, targets, 0.0f, 0, BT, (size_t)c.vocab_size,
                (size_t)c.padded_vocab_size);
     model->info.last_pass = PASS_VALIDATE;
@@ -164,7 +175,7 @@ static void gpt2_backward_layer(GPT2* model, int i, size_t B, size_t T) {
     float* dqkv = dbt4c;
     matmul_backward_weight(g.attprojw, g.attprojb, dresidual, y.atty, accumulate, BT, C, C);
     matmul_backward_input(dbtc, dresidual, w.attprojw, BT, C, C);
-    attention_backward(dqkv, dbtc, y.qkv, y.atty, y.l, y.m, B, T, NH, C / NH);
+    attention_backward(dqkv, dbtc, y.qkv, y.atty, y.l, y.m, model->documents, B, T, NH, C / NH);
     if (model->info.settings.recompute >= 2) {
         layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C);
     }
@@ -188,7 +199,7 @@ static void gpt2_backward_pass(GPT2* model, const int* inputs) {
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dbtc, last, p.lnfw, a.lnf_mean, a.lnf_rstd, 0, accumulate, BT, C);
     for (int i = c.num_layers - 1; i >= 0; i--) { gpt2_backward_layer(model, i, B, T); }
     if (!accumulate) { memset(g.wpe, 0, (size_t)c.max_seq_len * C * sizeof(float)); }
-    encoder_backward(g.wte, g.wpe, a.dresidual, inputs, B, T, C);
+    encoder_backward(g.wte, g.wpe, a.dresidual, inputs, gpt2_positions(model), B, T, C);
 }
 
 // buffer[first] += (buffer[first+1] + (.. + buffer[last]))
@@ -406,6 +417,8 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     size_t activations =
         gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0, sizeof(float), 0);
     plan_set(plan, PLAN_ACTIVATIONS, PLAN_HOST, activations);
+    plan_set(plan, PLAN_BATCH, PLAN_HOST,
+             settings.documents ? size_mul(size_mul((size_t)B, (size_t)T), sizeof(int)) : 0);
     if (!training) { return STATUS_OK; }
     size_t n = layout->elements, part = layout_largest_part(layout);
     size_t losses = size_mul((size_t)settings.micro_steps, (size_t)layout->size); // of all processes' micro-batches
@@ -469,6 +482,7 @@ static void exchange_create(Exchange* x, size_t size) {
 
 static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
     (void)B, (void)T;
+    model->starts = (int*)row_alloc(model, PLAN_BATCH);
     model->received = zeros_alloc(model, PLAN_RECEIVED);
     model->muon_memory = (float*)row_alloc(model, PLAN_MUON);
     model->block_sums = (double*)row_alloc(model, PLAN_BLOCK_SUMS);
@@ -490,6 +504,7 @@ void gpt2_free(GPT2* model) {
     row_free(model, PLAN_MOMENTS1, model->m_memory);
     row_free(model, PLAN_MOMENTS2, model->v_memory);
     row_free(model, PLAN_ACTIVATIONS, model->acts_memory);
+    row_free(model, PLAN_BATCH, model->starts);
     row_free(model, PLAN_SNAPSHOT, model->snapshot);
     layout_free(&model->layout);
     free(model->exchange.sent); // and the rest

@@ -79,19 +79,33 @@ def shape_of(row, config):
     return [sizes[size] for size in row.shape]
 
 
-def causal_attention(q, k, v):
-    """softmax(Q K^T / sqrt(HS)) V over keys j <= i, spelled out. q, k, v: (B,NH,T,HS)."""
+def later_keys(T, device):
+    return torch.ones(T, T, dtype=torch.bool, device=device).triu(1)
+
+
+def causal_attention(q, k, v, outside=None):
+    """softmax(Q K^T / sqrt(HS)) V over keys j <= i, spelled out. q, k, v: (B,NH,T,HS).
+
+    outside: (B,1,T,T), True for keys without effect, those behind the query too; None: those alone
+    """
     T, HS = q.shape[-2:]
     scores = q @ k.transpose(-2, -1) / math.sqrt(HS)  # (B,NH,T,T)
-    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(later, -math.inf).softmax(-1) @ v
+    return scores.masked_fill(later_keys(T, q.device) if outside is None else outside, -math.inf).softmax(-1) @ v
 
 
-def fused_attention(q, k, v):
+def fused_attention(q, k, v, outside=None):
     """The same through PyTorch's scaled_dot_product_attention, whose backend the caller chooses. PyTorch 1 has none."""
     if not hasattr(F, "scaled_dot_product_attention"):
-        return causal_attention(q, k, v)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return causal_attention(q, k, v, outside)
+    if outside is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=~outside)
+
+
+def document_starts(x, separator):
+    """(B,T): where the document of each token of x (B,T) begins: at a separator, or where the row does."""
+    at = torch.arange(x.shape[1], device=x.device).expand_as(x)
+    return torch.where(x == separator, at, 0).cummax(1).values
 
 
 class Block(nn.Module):
@@ -104,12 +118,13 @@ class Block(nn.Module):
             if row.per_layer:
                 setattr(self, row.name, nn.Parameter(torch.zeros(shape_of(row, config))))
 
-    def forward(self, x):
+    def forward(self, x, outside=None):
         B, T, C = x.shape
         ln1 = F.layer_norm(x, (C,), self.ln1w, self.ln1b, LAYERNORM_EPSILON)
         qkv = F.linear(ln1, self.qkvw, self.qkvb)  # (B,T,3C)
         q, k, v = qkv.view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)  # each (B,NH,T,HS)
-        atty = self.attention(q, k, v).transpose(1, 2).reshape(B, T, C)
+        atty = self.attention(q, k, v) if outside is None else self.attention(q, k, v, outside)
+        atty = atty.transpose(1, 2).reshape(B, T, C)
         x = x + F.linear(atty, self.attprojw, self.attprojb)
         ln2 = F.layer_norm(x, (C,), self.ln2w, self.ln2b, LAYERNORM_EPSILON)
         fch = F.linear(ln2, self.fcw, self.fcb)  # (B,T,4C)
@@ -125,12 +140,20 @@ class GPT2(nn.Module):
             if not row.per_layer:
                 setattr(self, row.name, nn.Parameter(torch.zeros(shape_of(row, config))))
 
-    def forward(self, x, y):
-        """x, y: (B,T) tokens and those that follow them. Returns logits (B,T,V) and the mean loss in nats."""
-        C, V = self.config.channels, self.config.vocab_size
-        stream = F.embedding(x, self.wte) + self.wpe[: x.shape[1]]
+    def forward(self, x, y, separator=None, document_positions=False):
+        """x, y: (B,T) tokens and those that follow them. Returns logits (B,T,V) and the mean loss in nats.
+
+        With a separator, attention stays within documents, and positions may be counted from their starts.
+        """
+        C, V, T = self.config.channels, self.config.vocab_size, x.shape[1]
+        positions, outside = torch.arange(T, device=x.device), None
+        if separator is not None:
+            starts = document_starts(x, separator)
+            outside = (later_keys(T, x.device) | (positions < starts[:, :, None]))[:, None]
+            positions = positions - starts if document_positions else positions
+        stream = F.embedding(x, self.wte) + self.wpe[positions]
         for block in self.blocks:
-            stream = block(stream)
+            stream = block(stream, outside)
         lnf = F.layer_norm(stream, (C,), self.lnfw, self.lnfb, LAYERNORM_EPSILON)
         logits = F.linear(lnf, self.wte)[..., :V]
         return logits, F.cross_entropy(logits.reshape(-1, V), y.reshape(-1))

@@ -130,6 +130,9 @@ def parse_arguments():
         "-d", "--total-batch", type=positive_int, metavar="N", help="tokens of a step, a multiple of B*T (default: B*T)"
     )
     add("-x", "--max-steps", type=positive_int, default=200, metavar="N", help="default: %(default)s")
+    add("--documents", type=int, choices=[0, 1, 2], default=0, help="as the trainers' (default: %(default)s)")
+    add("--positions", choices=["row", "document"], default="row", help="as the trainers' (default: %(default)s)")
+    add("--separator", type=int, default=50256, metavar="TOKEN", help="of documents (default: %(default)s)")
     add("-k", "--scheduler", choices=["cosine", "linear", "constant", "wsd"], default="cosine", help="default: cosine")
     add("-l", "--learning-rate", type=float, default=3e-4, metavar="X", help="default: %(default)s")
     add("-u", "--warmup", type=int, default=0, metavar="N", help="steps of linear warm-up (default: %(default)s)")
@@ -185,6 +188,11 @@ class Log:
                 f.write(text + "\n")
 
 
+def by_documents(args, level):
+    """The model's arguments on documents, in a pass of this level: 1 training, 2 validation"""
+    return (args.separator, args.positions == "document") if args.documents >= level else ()
+
+
 @torch.no_grad()
 def validation_loss(model, vocab_size, args, autocast):
     """The mean loss over the first --val-steps batches of the validation data, or fewer where it holds fewer."""
@@ -194,7 +202,7 @@ def validation_loss(model, vocab_size, args, autocast):
     for _ in range(steps):
         x, y = (tensor.to(args.device) for tensor in loader.next_batch())
         with autocast():
-            total += model(x, y)[1].item()
+            total += model(x, y, *by_documents(args, 2))[1].item()
     return total / steps
 
 
@@ -206,7 +214,7 @@ def train_step(model, compiled, optimizers, loader, args, autocast):
     for _ in range(micro_steps):
         x, y = (tensor.to(args.device, non_blocking=True) for tensor in loader.next_batch())
         with autocast():
-            loss = compiled(x, y)[1] / micro_steps
+            loss = compiled(x, y, *by_documents(args, 1))[1] / micro_steps
         loss.backward()
         mean += loss.detach()
     norm = clip_gradients(model, args.grad_clip)

@@ -4,11 +4,13 @@ Causal self-attention on the CPU, fused and tiled: FlashAttention-2 (Dao, 2023),
     qkv, dqkv   (B,T,3,NH,HS)   a token's row holds q, then k, then v of every head
     out, dout   (B,T,NH,HS)
     l, m        (B,NH,T)        of row i: m_i = max_j s_ij,  l_i = sum_j exp(s_ij - m_i)
+    starts      (B,T)           where the document of token i begins: at most i, and never less than that of i - 1;
+                                NULL: a row is one document
 
-    s_ij = q_i.k_j / sqrt(HS)  for j <= i,    P_ij = exp(s_ij - m_i) / l_i,    out_i = sum_j P_ij v_j
+    s_ij = q_i.k_j / sqrt(HS)  for starts_i <= j <= i,    P_ij = exp(s_ij - m_i) / l_i,    out_i = sum_j P_ij v_j
 
 No (T,T) tensor exists: scores are held in a tile of ATTENTION_BLOCK queries by ATTENTION_BLOCK keys, and the backward
-pass computes them again from qkv, l and m. Tiles above the diagonal are skipped.
+pass computes them again from qkv, l and m. Tiles above the diagonal are skipped, and those before all documents of their queries.
 */
 #ifndef LLMC_CPU_ATTENTION_H
 #define LLMC_CPU_ATTENTION_H
@@ -62,11 +64,29 @@ static inline void attention_mask(float* row, size_t j, float masked) {
     for (size_t i = 0; i < j; i++) { row[i] = masked; }
 }
 
-// One block of queries, from i0 on, against all keys up to its diagonal. q, k, v: (T,HS), rows ld apart; out: rows ld_out
-// apart.
+// Masks the queries whose documents begin behind a key. starts (rows): those of the tile's queries.
+static inline void attention_mask_documents(float* tile, const int* starts, size_t j0, size_t rows, size_t keys,
+                                            float masked) {
+    if ((size_t)starts[rows - 1] <= j0) { return; }
+    for (size_t j = 0, within = 0; j < keys; j++) {
+        while (within < rows && (size_t)starts[within] <= j0 + j) { within++; }
+        for (size_t i = within; i < rows; i++) { tile[j * ATTENTION_BLOCK + i] = masked; }
+    }
+}
+
+// The first key block that queries from i0 on use
+static inline size_t attention_first_block(const int* starts, size_t i0) {
+    return starts != NULL ? (size_t)starts[i0] / ATTENTION_BLOCK * ATTENTION_BLOCK : 0;
+}
+
+// One block of queries, from i0 on, against all keys of their documents up to its diagonal. q, k, v: (T,HS), rows ld apart; out:
+// rows ld_out apart.
 static inline void attention_forward_block(float* out, float* l, float* m, const float* q, const float* k,
-                                           const float* v, size_t i0, size_t T, size_t HS, size_t ld, size_t ld_out) {
-    float* QT = cpu_scratch();        // (HS, queries), times 1/sqrt(HS)
+                                           const float* v, const int* starts, size_t i0, size_t T, size_t HS, size_t ld,
+                                           size_t ld_out) {
+    const float outside =
+        -1e30f;                // finite: the first blocks may have no key of a query; a score of its own outweighs them
+    float* QT = cpu_scratch(); // (HS, queries), times 1/sqrt(HS)
     float* ST = QT + ATTENTION_ROWS;  // (keys, queries): scores, then exp(s - m)
     float* O = ST + ATTENTION_SCORES; // (queries, HS), not yet divided by l
     float rescale[ATTENTION_BLOCK] ALIGNED;
@@ -77,12 +97,14 @@ static inline void attention_forward_block(float* out, float* l, float* m, const
     memset(O, 0, ATTENTION_BLOCK * HS * sizeof(float));
     for (int x = 0; x < BLOCK_VECTORS; x++) { m_i[x] = vec_set(-INFINITY), l_i[x] = vec_set(0.0f); }
 
-    for (size_t j0 = 0; j0 <= i0; j0 += ATTENTION_BLOCK) { // key blocks, the diagonal last
+    const size_t first = attention_first_block(starts, i0);
+    for (size_t j0 = first; j0 <= i0; j0 += ATTENTION_BLOCK) { // key blocks, the diagonal last
         int diagonal = j0 == i0;
         size_t keys = diagonal ? rows : ATTENTION_BLOCK;
         // S^T = K Q^T
         attention_gemm(ST, NULL, ATTENTION_BLOCK, k + j0 * ld, ld, 1, QT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
         for (size_t j = 0; diagonal && j < keys; j++) { attention_mask(ST + j * ATTENTION_BLOCK, j, -INFINITY); }
+        if (starts != NULL) { attention_mask_documents(ST, starts + i0, j0, rows, keys, outside); }
         for (size_t x = 0; x < BLOCK_VECTORS; x++) { // m <- max(m, S);  S <- exp(S - m);  l <- l exp(m_old - m) + sum S
             float* s = ST + x * LANES;
             vec largest = m_i[x], sum = vec_set(0.0f);
@@ -98,7 +120,7 @@ static inline void attention_forward_block(float* out, float* l, float* m, const
             m_i[x] = largest;
         }
         // O <- O exp(m_old - m) + P V
-        for (size_t i = 0; j0 > 0 && i < rows; i++) {
+        for (size_t i = 0; j0 > first && i < rows; i++) {
             for (size_t d = 0; d < HS; d++) { O[i * HS + d] *= rescale[i]; }
         }
         attention_gemm(O, O, HS, ST, 1, ATTENTION_BLOCK, v + j0 * ld, ld, rows, HS, keys);
@@ -114,8 +136,8 @@ static inline void attention_forward_block(float* out, float* l, float* m, const
     }
 }
 
-static inline void attention_forward(float* out, float* l, float* m, const float* qkv, size_t B, size_t T, size_t NH,
-                                     size_t HS) {
+static inline void attention_forward(float* out, float* l, float* m, const float* qkv, const int* starts, size_t B,
+                                     size_t T, size_t NH, size_t HS) {
     size_t C = NH * HS, blocks = CEIL_DIV(T, (size_t)ATTENTION_BLOCK);
 #pragma omp parallel for collapse(3) schedule(dynamic)
     for (size_t b = 0; b < B; b++) {
@@ -123,14 +145,14 @@ static inline void attention_forward(float* out, float* l, float* m, const float
             for (size_t i = 0; i < blocks; i++) { // longest rows first: dynamic scheduling balances better
                 const float* q = qkv + b * T * 3 * C + h * HS;
                 size_t i0 = (blocks - 1 - i) * ATTENTION_BLOCK, row = (b * NH + h) * T;
-                attention_forward_block(out + b * T * C + h * HS, l + row, m + row, q, q + C, q + 2 * C, i0, T, HS,
-                                        3 * C, C);
+                attention_forward_block(out + b * T * C + h * HS, l + row, m + row, q, q + C, q + 2 * C,
+                                        starts != NULL ? starts + b * T : NULL, i0, T, HS, 3 * C, C);
             }
         }
     }
 }
 
-// One block of queries against all keys up to its diagonal:
+// One block of queries against all keys of their documents up to its diagonal:
 //
 //     dP_ij = dout_i.v_j,    D_i = dout_i.out_i = sum_j P_ij dP_ij,    dS_ij = P_ij (dP_ij - D_i)
 //     dv_j += sum_i P_ij dout_i,    dk_j += sum_i dS_ij q_i / sqrt(HS),    dq_i = sum_j dS_ij k_j / sqrt(HS)
@@ -139,7 +161,8 @@ static inline void attention_forward(float* out, float* l, float* m, const float
 // is first used by the diagonal tile, which writes its dk and dv; later tiles add to them.
 static inline void attention_backward_block(float* dq, float* dk, float* dv, const float* dout, const float* q,
                                             const float* k, const float* v, const float* out, const float* l,
-                                            const float* m, size_t i0, size_t T, size_t HS, size_t ld, size_t ld_out) {
+                                            const float* m, const int* starts, size_t i0, size_t T, size_t HS,
+                                            size_t ld, size_t ld_out) {
     float* QT = cpu_scratch();          // (HS, queries), times 1/sqrt(HS)
     float* dOT = QT + ATTENTION_ROWS;   // (HS, queries)
     float* PT = dOT + ATTENTION_ROWS;   // (keys, queries)
@@ -161,7 +184,7 @@ static inline void attention_backward_block(float* dq, float* dk, float* dv, con
         D[i] = dot, m_i[i] = m[i0 + i], l_inverse[i] = 1.0f / l[i0 + i];
     }
 
-    for (size_t j0 = 0; j0 <= i0; j0 += ATTENTION_BLOCK) {
+    for (size_t j0 = attention_first_block(starts, i0); j0 <= i0; j0 += ATTENTION_BLOCK) {
         int diagonal = j0 == i0;
         size_t keys = diagonal ? rows : ATTENTION_BLOCK;
         const float *k_j = k + j0 * ld, *v_j = v + j0 * ld;
@@ -169,6 +192,7 @@ static inline void attention_backward_block(float* dq, float* dk, float* dv, con
         // S^T = K Q^T,  dP^T = V dO^T
         attention_gemm(PT, NULL, ATTENTION_BLOCK, k_j, ld, 1, QT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
         attention_gemm(dST, NULL, ATTENTION_BLOCK, v_j, ld, 1, dOT, ATTENTION_BLOCK, keys, ATTENTION_BLOCK, HS);
+        if (starts != NULL) { attention_mask_documents(PT, starts + i0, j0, rows, keys, -INFINITY); }
         for (size_t j = 0; j < keys; j++) { // P = exp(S - m) / l,  dS = P (dP - D)
             float *p_j = PT + j * ATTENTION_BLOCK, *ds_j = dST + j * ATTENTION_BLOCK;
             if (diagonal) { attention_mask(p_j, j, -INFINITY); }
@@ -188,7 +212,8 @@ static inline void attention_backward_block(float* dq, float* dk, float* dv, con
 
 // Heads in parallel: all query blocks of a head add to its dk and dv, so one thread does them, in order.
 static inline void attention_backward(float* dqkv, const float* dout, const float* qkv, const float* out,
-                                      const float* l, const float* m, size_t B, size_t T, size_t NH, size_t HS) {
+                                      const float* l, const float* m, const int* starts, size_t B, size_t T, size_t NH,
+                                      size_t HS) {
     size_t C = NH * HS;
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (size_t b = 0; b < B; b++) {
@@ -198,7 +223,7 @@ static inline void attention_backward(float* dqkv, const float* dout, const floa
             float* dq = dqkv + at;
             for (size_t i0 = 0; i0 < T; i0 += ATTENTION_BLOCK) {
                 attention_backward_block(dq, dq + C, dq + 2 * C, dout + at_out, q, q + C, q + 2 * C, out + at_out,
-                                         l + row, m + row, i0, T, HS, 3 * C, C);
+                                         l + row, m + row, starts != NULL ? starts + b * T : NULL, i0, T, HS, 3 * C, C);
             }
         }
     }

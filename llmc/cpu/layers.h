@@ -9,27 +9,40 @@ are in matmul.h, attention in attention.h.
 #include "llmc/model/host_device.h"
 
 // ----------------------------------------------------------------------------
-// The embedding: out (B,T,C) = wte[token] + wpe[position]. tokens (B,T), wte (Vp,C), wpe (maxT,C).
+// The embedding: out (B,T,C) = wte[token] + wpe[position]. tokens (B,T), wte (Vp,C), wpe (maxT,C). A position is that in the
+// row or, with starts (B,T), in the document.
 
-static inline void encoder_forward(float* out, const int* tokens, const float* wte, const float* wpe, size_t B,
-                                   size_t T, size_t C) {
+// starts (B,T): where the document of each token begins. A separator is the first token of a document; a row begins one.
+static inline void document_starts(int* starts, const int* tokens, int separator, size_t B, size_t T) {
+    for (size_t bt = 0, start = 0; bt < B * T; bt++) {
+        start = bt % T == 0 || tokens[bt] == separator ? bt % T : start;
+        starts[bt] = (int)start;
+    }
+}
+
+static inline size_t encoder_position(const int* starts, size_t bt, size_t T) {
+    return bt % T - (starts != NULL ? (size_t)starts[bt] : 0);
+}
+
+static inline void encoder_forward(float* out, const int* tokens, const int* starts, const float* wte, const float* wpe,
+                                   size_t B, size_t T, size_t C) {
 #pragma omp parallel for schedule(dynamic, 4)
     for (size_t bt = 0; bt < B * T; bt++) {
-        const float *token = wte + (size_t)tokens[bt] * C, *position = wpe + bt % T * C;
+        const float *token = wte + (size_t)tokens[bt] * C, *position = wpe + encoder_position(starts, bt, T) * C;
         for (size_t c = 0; c < C; c++) { out[bt * C + c] = token[c] + position[c]; }
     }
 }
 
 // dwte[token] += dout,  dwpe[position] += dout. A thread owns 64 channels and adds all tokens in order: no races, and the
 // sums do not depend on the number of threads.
-static inline void encoder_backward(float* dwte, float* dwpe, const float* dout, const int* tokens, size_t B, size_t T,
-                                    size_t C) {
+static inline void encoder_backward(float* dwte, float* dwpe, const float* dout, const int* tokens, const int* starts,
+                                    size_t B, size_t T, size_t C) {
     enum { COLUMNS = 64 };
 #pragma omp parallel for schedule(dynamic)
     for (size_t first = 0; first < C; first += COLUMNS) {
         size_t end = C - first < COLUMNS ? C : first + COLUMNS;
         for (size_t bt = 0; bt < B * T; bt++) {
-            float *token = dwte + (size_t)tokens[bt] * C, *position = dwpe + bt % T * C;
+            float *token = dwte + (size_t)tokens[bt] * C, *position = dwpe + encoder_position(starts, bt, T) * C;
             for (size_t c = first; c < end; c++) { token[c] += dout[bt * C + c]; }
             for (size_t c = first; c < end; c++) { position[c] += dout[bt * C + c]; }
         }

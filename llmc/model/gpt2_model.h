@@ -149,6 +149,9 @@ typedef struct {
     int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
     int copy_engines; // 1: copy engines exchange data between GPUs of one machine, where possible; 0: NCCL's kernels
     int graphs;       // 1: on one GPU, passes over full batches are CUDA graphs from the second on (pass_graph.cuh)
+    int documents;    // attention stays within documents: 0 never, 1 in gpt2_forward, 2 in gpt2_validate too
+    int positions;    // 1: and positions are counted from a document's start; 0: from the row's
+    int separator;    // the token with which a document begins
 } GPT2Settings;
 
 static inline GPT2Settings gpt2_default_settings(void) {
@@ -156,6 +159,7 @@ static inline GPT2Settings gpt2_default_settings(void) {
     s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
     s.muon = 0, s.momentum = 0.95f;
     s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1, s.graphs = 1;
+    s.documents = s.positions = s.separator = 0;
     return s;
 }
 

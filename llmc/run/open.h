@@ -76,6 +76,7 @@ static inline void trainer_check_options(Options* o, int processes) {
                  {o->resume_anyway && !o->resume, CLI_INDEX_resume_anyway, "without -y 1"},
                  {o->max_skips != cli_default_options.max_skips && strcmp(o->non_finite, "skip") != 0,
                   CLI_INDEX_max_skips, "without --non-finite skip"},
+                 {!o->documents && strcmp(o->positions, "row") != 0, CLI_INDEX_positions, "without --documents"},
                  {constant && o->warmup > 0, CLI_INDEX_warmup, "with -k constant"},
                  {constant && o->final_fraction != 1.0, CLI_INDEX_final_fraction, "with -k constant"}};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
@@ -145,6 +146,8 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     s.sum_any = strcmp(o->sum_order, "any") == 0;
     s.copy_engines = strcmp(o->exchange, "auto") == 0;
     s.graphs = o->cuda_graphs;
+    s.documents = o->documents, s.positions = strcmp(o->positions, "document") == 0;
+    s.separator = t->tokenizer.eot_token;
     return s;
 }
 
@@ -310,6 +313,11 @@ static inline void trainer_find_hellaswag_(Trainer* t) {
     o->hellaswag = 0;
 }
 
+// 1 if this process needs the tokenizer: for samples, or to know what separates documents.
+static inline int trainer_has_tokenizer(const Trainer* t) {
+    return t->options.documents || (t->options.sample_every > 0 && comm_rank(t->comm) == 0);
+}
+
 // Opens the data files and computes the number of steps: all that needs the model's sizes, but no model.
 static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     const Options* o = &t->options;
@@ -324,7 +332,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time);
         evalloader_check_vocab(&t->hellaswag, V);
     }
-    if (o->sample_every > 0 && rank == 0) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
+    if (trainer_has_tokenizer(t)) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(t->train.num_tokens / (size_t)o->total_batch);
     size_t val_batches = t->val.num_batches;

@@ -66,7 +66,7 @@ static inline int trainer_close(Trainer* t) {
     dataloader_close(&t->train);
     dataloader_close(&t->val);
     if (t->options.hellaswag) { evalloader_close(&t->hellaswag); }
-    if (t->options.sample_every > 0 && comm_rank(t->comm) == 0) { tokenizer_free(&t->tokenizer); }
+    if (trainer_has_tokenizer(t)) { tokenizer_free(&t->tokenizer); }
     gpt2_free(t->model);
     run_start_close(&t->start);
     stdout_flush(&t->stdout_failed);

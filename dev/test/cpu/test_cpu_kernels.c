@@ -134,23 +134,24 @@ typedef struct {
     double *out, *dqkv, *l, *m;
 } AttentionReference;
 
-// One head, in fp64, with the whole (T,T) matrix. q, k, v: rows 3C apart; out, dout: rows C apart.
-static void attention_reference(AttentionReference r, const float* qkv, const float* dout, size_t T, size_t C,
-                                size_t HS) {
+// One head, in fp64, with the whole (T,T) matrix. q, k, v: rows 3C apart; out, dout: rows C apart. starts (T), or NULL
+static void attention_reference(AttentionReference r, const float* qkv, const float* dout, const int* starts, size_t T,
+                                size_t C, size_t HS) {
     const float *q = qkv, *k = qkv + C, *v = qkv + 2 * C;
     double *P = (double*)calloc_check(T, sizeof(double)), *dP = (double*)calloc_check(T, sizeof(double));
     double scale = 1.0 / sqrt((double)HS);
     for (size_t i = 0; i < T; i++) {
         double max = -INFINITY, sum = 0.0, D = 0.0;
-        for (size_t j = 0; j <= i; j++) {
+        const size_t first = starts != NULL ? (size_t)starts[i] : 0;
+        for (size_t j = first; j <= i; j++) {
             double s = 0.0;
             for (size_t d = 0; d < HS; d++) { s += (double)q[i * 3 * C + d] * (double)k[j * 3 * C + d]; }
             P[j] = s * scale;
             max = P[j] > max ? P[j] : max;
         }
-        for (size_t j = 0; j <= i; j++) { sum += P[j] = exp(P[j] - max); }
+        for (size_t j = first; j <= i; j++) { sum += P[j] = exp(P[j] - max); }
         r.l[i] = sum, r.m[i] = max;
-        for (size_t j = 0; j <= i; j++) {
+        for (size_t j = first; j <= i; j++) {
             P[j] /= sum;
             dP[j] = 0.0;
             for (size_t d = 0; d < HS; d++) {
@@ -160,7 +161,7 @@ static void attention_reference(AttentionReference r, const float* qkv, const fl
             }
             D += P[j] * dP[j];
         }
-        for (size_t j = 0; j <= i; j++) {
+        for (size_t j = first; j <= i; j++) {
             double dS = P[j] * (dP[j] - D) * scale;
             for (size_t d = 0; d < HS; d++) {
                 r.dqkv[i * 3 * C + d] += dS * (double)k[j * 3 * C + d];
@@ -172,8 +173,8 @@ static void attention_reference(AttentionReference r, const float* qkv, const fl
 }
 
 // `scale` is the size of q, k and v. Large ones make scores of +-1e4, where softmax is a step function; then an fp32
-// score errs by 1e4 2^-24 = 6e-4, and so may a probability: `tolerance`.
-static void test_attention(size_t B, size_t T, size_t NH, size_t HS, float scale, double tolerance) {
+// score errs by 1e4 2^-24 = 6e-4, and so may a probability: `tolerance`. starts (B,T), or NULL
+static void test_attention(size_t B, size_t T, size_t NH, size_t HS, const int* starts, float scale, double tolerance) {
     size_t C = NH * HS, n = B * T * C;
     float *qkv = numbers(3 * n, scale, 1), *dout = numbers(n, 1, 2);
     float *out = unwritten(n), *l = unwritten(B * NH * T), *m = unwritten(B * NH * T), *dqkv = unwritten(3 * n);
@@ -183,14 +184,14 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t HS, float scale
         for (size_t h = 0; h < NH; h++) {
             size_t at = b * T * C + h * HS, at_qkv = 3 * b * T * C + h * HS, row = (b * NH + h) * T;
             AttentionReference r = {e_out + at, e_dqkv + at_qkv, e_l + row, e_m + row};
-            attention_reference(r, qkv + at_qkv, dout + at, T, C, HS);
+            attention_reference(r, qkv + at_qkv, dout + at, starts ? starts + b * T : NULL, T, C, HS);
         }
     }
     for (int threads = 1; threads <= 3; threads += 2) {
         float *out_again = unwritten(n), *dqkv_again = unwritten(3 * n);
         use_threads(threads);
-        attention_forward(out_again, l, m, qkv, B, T, NH, HS);
-        attention_backward(dqkv_again, dout, qkv, out_again, l, m, B, T, NH, HS);
+        attention_forward(out_again, l, m, qkv, starts, B, T, NH, HS);
+        attention_backward(dqkv_again, dout, qkv, out_again, l, m, starts, B, T, NH, HS);
         if (threads == 1) {
             memcpy(out, out_again, n * sizeof(float));
             memcpy(dqkv, dqkv_again, 3 * n * sizeof(float));
@@ -210,6 +211,62 @@ static void test_attention(size_t B, size_t T, size_t NH, size_t HS, float scale
         CHECK(finite == 3 * n);
     }
     free(qkv), free(dout), free(out), free(l), free(m), free(dqkv), free(memory);
+}
+
+// starts (T) of documents of these lengths, again and again
+static void starts_of(int* starts, int T, const int* lengths, int n) {
+    for (int at = 0, d = 0, begin; at < T; d++) {
+        for (begin = at; at < T && at < begin + lengths[d % n]; at++) { starts[at] = begin; }
+    }
+}
+
+// Boundaries at every offset of a tile, documents within one and over several
+static void test_attention_documents(void) {
+    enum { T = 300, LISTS = 9 };
+    static const int lengths[LISTS][5] = {{1},   {2},      {63},        {64}, {65}, {1, 2, 63, 64, 65},
+                                          {300}, {299, 1}, {37, 150, 5}};
+    static const int counts[LISTS] = {1, 1, 1, 1, 1, 5, 1, 2, 3};
+    for (int k = 0; k < LISTS; k++) {
+        int starts[2 * T], other = (k + 1) % LISTS;
+        starts_of(starts, T, lengths[k], counts[k]);
+        starts_of(starts + T, T, lengths[other], counts[other]);
+        test_attention(2, T, 2, k % 2 ? 32 : 96, starts, 2, TOLERANCE);
+    }
+    int starts[131];
+    starts_of(starts, 131, lengths[8], 3);
+    test_attention(1, 131, 1, 64, starts, 60, 1e-3); // scores up to 1e4
+}
+
+// The middle one of three documents has the same bits whatever stands in the others, and a row of one document those of no
+// documents.
+static void test_documents_do_not_leak(void) {
+    enum { T = 300, HS = 64, BEGIN = 100, END = 230 };
+    static const int three[] = {BEGIN, END - BEGIN, T - END}, one[] = {T};
+    int starts[T];
+    float *out[2], *l[2], *m[2], *dqkv[2];
+    for (int run = 0; run < 4; run++) {
+        float *qkv = numbers(3 * T * HS, 2, 1), *dout = numbers(T * HS, 1, 2);
+        float *other = numbers(3 * T * HS, 9, 3), *dother = numbers(T * HS, 9, 4);
+        for (int t = 0; t < T; t++) {
+            if (run != 1 || (t >= BEGIN && t < END)) { continue; }
+            memcpy(qkv + t * 3 * HS, other + t * 3 * HS, 3 * HS * sizeof(float));
+            memcpy(dout + t * HS, dother + t * HS, HS * sizeof(float));
+        }
+        starts_of(starts, T, run < 2 ? three : one, run < 2 ? 3 : 1);
+        const int* given = run == 3 ? NULL : starts;
+        int at = run % 2;
+        out[at] = unwritten(T * HS), l[at] = unwritten(T), m[at] = unwritten(T), dqkv[at] = unwritten(3 * T * HS);
+        attention_forward(out[at], l[at], m[at], qkv, given, 1, T, 1, HS);
+        attention_backward(dqkv[at], dout, qkv, out[at], l[at], m[at], given, 1, T, 1, HS);
+        free(qkv), free(dout), free(other), free(dother);
+        if (at == 0) { continue; }
+        size_t begin = run == 1 ? BEGIN : 0, n = run == 1 ? END - BEGIN : T, f = sizeof(float);
+        CHECK(memcmp(out[0] + begin * HS, out[1] + begin * HS, n * HS * f) == 0);
+        CHECK(memcmp(l[0] + begin, l[1] + begin, n * f) == 0 && memcmp(m[0] + begin, m[1] + begin, n * f) == 0);
+        CHECK(memcmp(dqkv[0] + begin * 3 * HS, dqkv[1] + begin * 3 * HS, n * 3 * HS * f) == 0);
+        CHECK(run == 3 || memcmp(out[0], out[1], T * HS * f) != 0);
+        for (int i = 0; i < 2; i++) { free(out[i]), free(l[i]), free(m[i]), free(dqkv[i]); }
+    }
 }
 
 // ----------------------------------------------------------------------------
@@ -304,9 +361,14 @@ static void test_classifier(size_t BT, size_t V, size_t Vp) {
 }
 
 // A token that occurs twice adds up.
-static void test_encoder(void) {
+static void test_encoder(int by_documents) {
     enum { B = 2, T = 3, C = 70, V = 5 };
-    int tokens[B * T] = {1, 4, 1, 1, 0, 2};
+    int tokens[B * T] = {1, 4, 1, 1, 0, 2}, starts[B * T], position[B * T] = {0, 1, 2, 0, 1, 2};
+    const int e_starts[B * T] = {0, 1, 1, 0, 0, 0};
+    document_starts(starts, tokens, 4, B, T);
+    CHECK(memcmp(starts, e_starts, sizeof(starts)) == 0);
+    for (int bt = 0; by_documents && bt < B * T; bt++) { position[bt] -= e_starts[bt]; }
+    const int* given = by_documents ? starts : NULL;
     float *wte = numbers(V * C, 1, 1), *wpe = numbers(T * C, 1, 2), *dout = numbers(B * T * C, 1, 3);
     float *out = unwritten(B * T * C), *dwte = numbers(V * C, 1, 4), *dwpe = numbers(T * C, 1, 5);
     double e_out[B * T * C], e_dwte[V * C], e_dwpe[T * C];
@@ -314,13 +376,13 @@ static void test_encoder(void) {
     for (int i = 0; i < T * C; i++) { e_dwpe[i] = (double)dwpe[i]; }
     for (int bt = 0; bt < B * T; bt++) {
         for (int c = 0; c < C; c++) {
-            e_out[bt * C + c] = (double)wte[tokens[bt] * C + c] + (double)wpe[bt % T * C + c];
+            e_out[bt * C + c] = (double)wte[tokens[bt] * C + c] + (double)wpe[position[bt] * C + c];
             e_dwte[tokens[bt] * C + c] += (double)dout[bt * C + c];
-            e_dwpe[bt % T * C + c] += (double)dout[bt * C + c];
+            e_dwpe[position[bt] * C + c] += (double)dout[bt * C + c];
         }
     }
-    encoder_forward(out, tokens, wte, wpe, B, T, C);
-    encoder_backward(dwte, dwpe, dout, tokens, B, T, C);
+    encoder_forward(out, tokens, given, wte, wpe, B, T, C);
+    encoder_backward(dwte, dwpe, dout, tokens, given, B, T, C);
     CHECK(relative_error(out, e_out, B * T * C) <= TOLERANCE);
     CHECK(relative_error(dwte, e_dwte, V * C) <= TOLERANCE);
     CHECK(relative_error(dwpe, e_dwpe, T * C) <= TOLERANCE);
@@ -529,16 +591,19 @@ int main(void) {
     test_matmul(401, 48, 64);  // and in the gradient of the weight
     const size_t head_sizes[] = {32, 64, 96, 128}, lengths[] = {1, 5, 64, 131};
     for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < 4; j++) { test_attention(2, lengths[j], 2, head_sizes[i], 2, TOLERANCE); }
+        for (int j = 0; j < 4; j++) { test_attention(2, lengths[j], 2, head_sizes[i], NULL, 2, TOLERANCE); }
     }
-    test_attention(1, 131, 1, 64, 60, 1e-3); // scores up to 1e4
+    test_attention(1, 131, 1, 64, NULL, 60, 1e-3); // scores up to 1e4
+    test_attention_documents();
+    test_documents_do_not_leak();
     test_layernorm(5, 33);
     test_layernorm(67, 96);
     test_gelu(1);
     test_gelu(1003);
     test_classifier(1, 3, 128);
     test_classifier(9, 251, 256);
-    test_encoder();
+    test_encoder(0);
+    test_encoder(1);
     test_adamw(1001);
     test_muon(96, 32);
     test_muon(48, 48);

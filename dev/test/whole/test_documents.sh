@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# --documents and --positions of the CPU trainer: what they change and what not, the bits of several processes and of a resumed
+# run, PyTorch on the same batches, and what is refused. In the tests' text tokens are bytes, and a document is a line.
+#
+#     dev/test/whole/test_documents.sh ./train_gpt2
+#
+# Takes some seconds; writes in $TMPDIR.
+cd "$(dirname "$0")/../../.." || exit 1
+. dev/test/fixtures/unit.sh
+trainer=$1
+write_text
+data=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -b 2 -t 64 -d 256 -l 1e-3 -v 4 -m 2)
+# train NAME FLAG...: eight steps, in the folder $dir/NAME
+train() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 8 -n 4 -o "$dir/$1" "${@:2}" >"$dir/$1.log" 2>&1 || { cat "$dir/$1.log"; return 1; }; }
+# losses KIND NAME: training (trl) or validation (tel)
+losses() { grep -o "^s:[0-9]* $1:[0-9.]*" "$dir/$2/main.log"; }
+same() { cmp "$dir/$1/model_00000008.bin" "$dir/$2/model_00000008.bin"; }
+differ() { ! cmp -s "$dir/$1/model_00000008.bin" "$dir/$2/model_00000008.bin"; }
+
+check "rows" train rows
+check "documents" train documents --documents 1
+check "positions in documents" train positions --documents 1 --positions document
+check "documents in validation" train validation --documents 2
+check "documents change training" differ rows documents
+check "so do positions" differ documents positions
+check "validation changes nothing in training" test "$(losses trl documents)" = "$(losses trl validation)"
+first() { losses tel "$1" | head -n 1; }
+check "validation is of rows" test "$(first documents)" = "$(first rows)"
+check "or of documents" test "$(first validation)" != "$(first rows)"
+
+check "two processes" train two --documents 2 --positions document --processes 2
+check "one" train one --documents 2 --positions document
+check "have the same bits" same one two
+check "and the same losses" cmp "$dir/one/main.log" "$dir/two/main.log"
+rm -f "$dir"/one/*_00000008*
+check "a resumed run" train one --documents 2 --positions document -y 1
+check "has the same bits, too" same one two
+refuses() { ! "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 "${@:2}" >"$dir/out" 2>&1 && grep -q -- "$1" "$dir/out"; }
+check "a run of documents does not go on without" refuses "^note: --documents: the checkpoint has 2, this run 0 (changes the result)" \
+    -x 12 -n 4 -o "$dir/two" -y 1 --documents 0
+check "--documents 3 is refused" refuses "^error: .*documents" --documents 3
+noted() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 1 --positions document 2>&1 | grep -q "positions.*without --documents"; }
+check "--positions alone is noted" noted
+
+# PyTorch: from the weights of before the first step
+if "$python" -c "import torch, numpy" 2>/dev/null; then
+    check "the initial weights" train start -l 0 -x 1 -n 1
+    torch() {
+        "$python" dev/reference/train_reference.py -e "$dir/start/model_00000001.bin" "${data[@]}" -x 8 --dtype float32 --separator 10 \
+            -o "$dir/torch" "$@" >"$dir/torch.log" 2>&1 || { cat "$dir/torch.log"; return 1; }
+    }
+    near() { # NAME: losses and norms
+        "$python" - "$dir/torch/main.log" "$dir/$1/main.log" <<'END'
+import re, sys
+logs = [re.findall(r"(trl|tel|norm):(\S+)", open(path).read()) for path in sys.argv[1:]]
+same = len(logs[0]) > 16 and [kind for kind, _ in logs[0]] == [kind for kind, _ in logs[1]]
+worst = max(abs(float(a) / float(b) - 1) for (_, a), (_, b) in zip(*logs)) if same else 1
+if worst > 1e-4:
+    sys.exit(f"{sys.argv[2]} differs from PyTorch's by {worst:.1e}")
+END
+    }
+    check "PyTorch, documents" torch --documents 1
+    check "has these losses and norms" near documents
+    check "PyTorch, positions in documents" torch --documents 2 --positions document
+    check "has these, too" near two
+else
+    echo "no PyTorch here: documents are not compared with it"
+fi
+finish
