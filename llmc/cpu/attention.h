@@ -10,7 +10,7 @@ Causal self-attention on the CPU, fused and tiled: FlashAttention-2 (Dao, 2023),
     s_ij = q_i.k_j / sqrt(HS)  for starts_i <= j <= i,    P_ij = exp(s_ij - m_i) / l_i,    out_i = sum_j P_ij v_j
 
 No (T,T) tensor exists: scores are held in a tile of ATTENTION_BLOCK queries by ATTENTION_BLOCK keys, and the backward
-pass computes them again from qkv, l and m. Tiles above the diagonal are skipped, and those before all documents of their queries.
+pass computes them again from qkv, l and m. Tiles above the diagonal are skipped, and those before their queries' documents.
 */
 #ifndef LLMC_CPU_ATTENTION_H
 #define LLMC_CPU_ATTENTION_H
@@ -79,8 +79,8 @@ static inline size_t attention_first_block(const int* starts, size_t i0) {
     return starts != NULL ? (size_t)starts[i0] / ATTENTION_BLOCK * ATTENTION_BLOCK : 0;
 }
 
-// One block of queries, from i0 on, against all keys of their documents up to its diagonal. q, k, v: (T,HS), rows ld apart; out:
-// rows ld_out apart.
+// One block of queries, from i0 on, against all keys of their documents up to its diagonal. q, k, v: (T,HS), rows ld apart;
+// out: rows ld_out apart.
 static inline void attention_forward_block(float* out, float* l, float* m, const float* q, const float* k,
                                            const float* v, const int* starts, size_t i0, size_t T, size_t HS, size_t ld,
                                            size_t ld_out) {

@@ -57,7 +57,7 @@ its command lines work unchanged.
     X(max_steps, "-x", "--max-steps", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, RESULT,                                  \
       "steps to train; -1: one epoch")                                                                                 \
     X(documents, NULL, "--documents", whole, 0, 0, 2, NULL, FOR_CPU, RESULT,                                           \
-      "1: attention stays within documents, which begin with <|endoftext|>, or with a line where tokens are bytes; 2: in validation, too") \
+      "1: attention stays within documents, which begin with <|endoftext|>, or with a newline where tokens are bytes; 2: in validation, too") \
     X(positions, NULL, "--positions", text, "row", 0, 0, "row|document", FOR_CPU, RESULT,                              \
       "with --documents: where positions are counted from")                                                            \
     G(scheduler, "Learning rate and optimizer")                                                                            \
