@@ -278,7 +278,7 @@ def test_a_signal_ends_the_runs(folder):
     command += ["--steps", "4", "--arm", "a=--sleep 60", "--common", f"-i t -j {folder}/val.bin -b 4 -t 64 -d 512"]
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
-        while not os.path.exists(f"{folder}/gpu1"):
+        while not all(os.path.exists(f"{folder}/gpu{i}") for i in range(2)):
             time.sleep(0.05)
         start = time.monotonic()
         process.terminate()
