@@ -128,11 +128,15 @@ def difference_line(arm, pairs, margin):
     if diverged:
         return f"{arm}: diverged with {diverged} of {len(pairs)} seeds"
     mean, low, high = interval([loss - base for base, loss in pairs])
+    if len(pairs) < 2:
+        return f"{arm}: {mean:+.5f} with one seed; an interval needs two"
     return f"{arm}: {mean:+.5f} ({low:+.5f} to {high:+.5f}) in {len(pairs)} pairs: {verdict(low, high, margin)}"
 
 
 def ratio_line(pairs):
     """`pairs`: (the baseline's last row, the rows of the arm) of each seed."""
+    if all(len(curve_of(rows)) < 2 for _, rows in pairs):
+        return "    when it reaches the baseline's final loss: that needs --val-every, or several --steps"
     logs, early = [], False
     for base, rows in pairs:
         tokens, seconds, loss = curve_of([base])[-1]
@@ -144,9 +148,11 @@ def ratio_line(pairs):
     if len(logs) < len(pairs):
         return f"    reaches the baseline's final loss with {len(logs)} of {len(pairs)} seeds"
     parts = []
-    for what, values in zip(("fewer tokens", "less time"), zip(*logs)):
-        mean, low, high = map(math.exp, interval(values)) if len(values) > 1 else (math.exp(values[0]), 0, math.inf)
-        parts.append(f"{mean:.3f} times {what} ({low:.3f} to {high:.3f})")
+    for what, more, values in zip(("fewer tokens", "less time"), ("the tokens", "the time"), zip(*logs)):
+        sign = 1 if statistics.mean(values) >= 0 else -1
+        mean, low, high = (math.exp(sign * x) if math.isfinite(x) else x for x in interval(values))
+        between = f" ({min(low, high):.3f} to {max(low, high):.3f})" if len(values) > 1 else ""
+        parts.append(f"{mean:.3f} times {what if sign > 0 else more}{between}")
     return f"    reaches the baseline's final loss with {'at least ' if early else ''}{' and '.join(parts)}"
 
 
@@ -242,7 +248,7 @@ def tokens_of(pattern):
     for path in glob.glob(pattern or ""):
         with open(path, "rb") as f:
             total += struct.unpack("<3i", f.read(12).ljust(12, b"\0"))[2]
-    return total or fail(f"-j {pattern} in --common: no token files")
+    return total or fail(f"-j {pattern} in --common: no token files" if pattern else "--common has no -j")
 
 
 class Runs:
@@ -432,6 +438,8 @@ def main():
     args = parser.parse_args()
     if not 0 <= args.gpus <= len(here):
         fail(f"--gpus {args.gpus}: nvidia-smi shows {len(here)} here")
+    if args.plot and not os.path.isdir(os.path.dirname(os.path.abspath(args.plot))):
+        fail(f"--plot {args.plot}: there is no such folder")
     if not 0 < args.margin < math.inf:
         fail(f"--margin {args.margin:g}: a number of nats above 0")
     if args.steps and args.tokens:

@@ -76,6 +76,11 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
     memset(list, 0, sizeof(*list));
     if (ends_with(path, ".bin")) {
         check(token_file_load(&list->ids, &list->count, path, m->config.vocab_size));
+        int V = dataloader_vocab_size(path);
+        if (V != 0 && V != m->config.vocab_size) {
+            print_warning("%s has tokens of a vocabulary of %d, the model's is %d; are they of its tokenizer?", path, V,
+                          m->config.vocab_size);
+        }
     } else {
         TextBuffer text = {NULL, 0, 0};
         FILE* file = fopen_check(path, "rb");

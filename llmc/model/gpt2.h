@@ -307,7 +307,7 @@ static inline GPT2Config gpt2_config_for_rows(const char* descriptor, int vocab_
         char* end;
         long number = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : 0;
         if (letter == NULL || number < 1 || number > 1000000 || value[letter - letters] != 0) {
-            fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
+            fatal("%s is no file or folder of weights, and no model descriptor; %s", descriptor, GPT2_DESCRIPTOR_HELP);
         }
         value[letter - letters] = (int)number;
         p = end;
@@ -325,7 +325,7 @@ static inline GPT2Config gpt2_config_for_rows(const char* descriptor, int vocab_
             fatal("model descriptor %s: no model of size %d; %s", descriptor, key, GPT2_DESCRIPTOR_HELP);
         }
     } else if (given < 3 || depth > 0) {
-        fatal("bad model descriptor %s; %s", descriptor, GPT2_DESCRIPTOR_HELP);
+        fatal("%s is no file or folder of weights, and no model descriptor; %s", descriptor, GPT2_DESCRIPTOR_HELP);
     }
     int context = value[CONTEXT] > 0 ? value[CONTEXT] : T, Vp = gpt2_pad_vocab(vocab_size);
     GPT2Config config = {context, vocab_size, Vp, size.layers, size.heads, size.channels, 0};

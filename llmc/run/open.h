@@ -77,6 +77,8 @@ static inline void trainer_check_options(Options* o, int processes) {
                  {o->max_skips != cli_default_options.max_skips && strcmp(o->non_finite, "skip") != 0,
                   CLI_INDEX_max_skips, "without --non-finite skip"},
                  {!o->documents && strcmp(o->positions, "row") != 0, CLI_INDEX_positions, "without --documents"},
+                 {o->momentum != cli_default_options.momentum && strcmp(o->optimizer, "muon") != 0, CLI_INDEX_momentum,
+                  "without --optimizer muon"},
                  {constant && o->warmup > 0, CLI_INDEX_warmup, "with -k constant"},
                  {constant && o->final_fraction != 1.0, CLI_INDEX_final_fraction, "with -k constant"}};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
@@ -84,6 +86,10 @@ static inline void trainer_check_options(Options* o, int processes) {
     }
     if (o->output_dir == NULL && !o->plan) {
         printf("note: without -o FOLDER: nothing of this run is kept, no checkpoint and no main.log\n");
+    }
+    if (o->output_dir != NULL && o->checkpoint_every == 0 && !o->plan) {
+        printf("note: without -n STEPS: the model is lost at the end of the run; only a run that a signal stops is "
+               "saved\n");
     }
     if (o->output_dir == NULL) { o->checkpoint_every = 0; }
     trainer_note_llmc_(o);
@@ -313,6 +319,16 @@ static inline void trainer_find_hellaswag_(Trainer* t) {
     o->hellaswag = 0;
 }
 
+// Warns of tokens that another tokenizer than that of the model's initial weights may have made.
+static inline void trainer_warn_of_tokens_(const Trainer* t, GPT2Config config, const char* source) {
+    int V = dataloader_vocab_size(t->options.train_data);
+    if (t->resumed || comm_rank(t->comm) > 0 || !run_start_is_file(&t->start, source)) { return; }
+    if (V != 0 && V != config.vocab_size) {
+        print_warning("%s has tokens of a vocabulary of %d, and the model in %s one of %d; are they of its tokenizer?",
+                      t->options.train_data, V, source, config.vocab_size);
+    }
+}
+
 // 1 if this process needs the tokenizer: for samples, or to know what separates documents.
 static inline int trainer_has_tokenizer(const Trainer* t) {
     return t->options.documents || (t->options.sample_every > 0 && comm_rank(t->comm) == 0);
@@ -433,6 +449,7 @@ static inline void trainer_open(Trainer* t) {
     trainer_plan_(t, config);
     trainer_find_tokenizer_(t, source);
     trainer_open_data_(t, config);
+    trainer_warn_of_tokens_(t, config, source);
     if (o->plan) { exit(trainer_print_plan_(t)); }
     check(gpt2_numerics(&numerics, config, trainer_settings(t), o->batch, o->time));
     run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps);

@@ -207,6 +207,23 @@ def test_a_loss_that_is_not_reached_has_no_ratio(_):
     assert "at least 2.000 times fewer tokens" in ratios(rows + early), ratios(rows + early)
 
 
+def test_a_slower_arm_takes_more_times_the_time(_):
+    rows = []
+    for seed in (1, 2):
+        rows += rows_of("base", seed, [(1000, curve(1000))])
+        rows += rows_of("slow", seed, [(steps, curve(steps, 1.25)) for steps in (500, 1000)], 200.0)
+    said = "with 1.250 times fewer tokens (1.250 to 1.250) and 1.600 times the time (1.600 to 1.600)"
+    assert said in ratios(rows), ratios(rows)
+
+
+def test_one_seed_and_one_point_say_what_is_missing(_):
+    rows = rows_of("base", 1, [(1000, 3.0)]) + rows_of("arm", 1, [(1000, 2.8)])
+    assert loss.report(rows)[1] == "arm: -0.20000 with one seed; an interval needs two", loss.report(rows)
+    assert ratios(rows).endswith("that needs --val-every, or several --steps"), ratios(rows)
+    rows += rows_of("arm", 1, [(500, 3.5)])
+    assert "(" not in ratios(rows) and "times fewer tokens and" in ratios(rows), ratios(rows)
+
+
 def test_only_runs_of_equal_seeds_and_lengths_are_paired(_):
     rows = rows_of("base", 1, [(500, 9.0), (1000, 3.0)]) + rows_of("base", 2, [(500, 9.0)])
     rows += rows_of("base", 3, [(1000, 4.0)]) + rows_of("arm", 3, [(1000, 4.001)])
@@ -358,6 +375,7 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=no/such/program -l 1",), "names a program, no/such/program, that is not there"),
         (["--steps", "4"], ("a=-b auto",), "--arm a must have -b, -t and -d, as numbers"),
         (["--steps", "4", "--gpus", "3"], ("a=",), "--gpus 3: nvidia-smi shows 2 here"),
+        (["--steps", "4", "--plot", "no/such/a.svg"], ("a=",), "--plot no/such/a.svg: there is no such folder"),
     ):
         refused(words, lambda flags=flags, arms=arms: called(folder, "--seeds", "1", *flags, arms=arms))
     refused("cannot read", lambda: called(folder, arms=()))

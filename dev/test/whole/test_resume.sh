@@ -167,4 +167,21 @@ for pair in ${other:+"$trainer $other" "$other $trainer"}; do
     check "--resume-anyway goes on" trains -o "$dir/of_one" -y 1 -x 30 --resume-anyway
     rm -rf "$dir/of_one"
 done
+# runs without checkpoints
+check "a run that keeps no model" trains "${run[@]}" -n 0 -x 3 -o "$dir/none"
+check "says so at the start" says "note: without -n STEPS: the model is lost at the end of the run"
+check "-y 1 begins it again" trains "${run[@]}" -x 3 -o "$dir/none" -y 1
+check "and says what becomes of main.log" says "has no checkpoint; this run begins at step 0, and replaces the main.log there"
+check "with a checkpoint it says neither" trains -o "$dir/none" -y 1 -x 4
+check "it does not" bash -c "! grep -q 'without -n STEPS\|has no checkpoint' '$dir/out'"
+check "--momentum without Muon" trains "${run[@]}" -x 1 --momentum 0.9
+check "is noted" says "without --optimizer muon"
+
+# tokens of another vocabulary than the model's
+check "a model of 300 tokens" trains "${run[@]}" -s 0 -x 2 -n 2 --vocab-size 300 -o "$dir/wide"
+warned() { "$trainer" "${run[@]}" "$@" >"$dir/out" 2>&1; grep -q "^warning: .*text_train.bin has tokens of a vocabulary of 256, and the model in .* one of 300" "$dir/out"; }
+check "trained on bytes: warned of" warned -e "$dir/wide/model_00000002.bin" -x 1
+check "but not when it is resumed" trains -s 0 -o "$dir/wide" -y 1 -x 3
+check "no weights of this name" refused "gpt2xl is no file or folder of weights, and no model descriptor" "${run[@]}" -e gpt2xl
+
 finish
