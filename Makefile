@@ -65,8 +65,9 @@ CFLAGS += $(openmp)
 
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
-# The compute capability of the first GPU, without the dot; wgmma and setmaxnreg exist only in sm_90a.
+# The compute capability of the first GPU, without the dot, 90 or 90a; wgmma and setmaxnreg exist only in sm_90a.
 GPU_ARCH ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | grep -E '^[0-9]+\.[0-9]+$$' | tr -d .)
+override GPU_ARCH := $(GPU_ARCH:%a=%)
 gencode = -gencode arch=compute_$(1),code=sm_$(1)
 # nvcc may be older than the GPU: then that is built for as one that is not here.
 known_archs := $(if $(and $(NVCC),$(GPU_ARCH)),$(shell $(NVCC) --list-gpu-code 2>/dev/null))

@@ -114,6 +114,7 @@ unset FAKE_RELEASE
 # compiles TEXT GPU_ARCH: nvcc is told TEXT
 compiles() { run_make -B build/attention_forward_naive_bf16 GPU_ARCH="$2" && grep -q -e "$1" "$calls"; }
 check "a build for 9.0 has sm_90a's instructions" compiles "-gencode arch=compute_90a,code=sm_90a " 90
+check "and so has one for 9.0a" compiles "-gencode arch=compute_90a,code=sm_90a " 90a
 check "a GPU that nvcc knows gets code of its own" compiles "-gencode arch=compute_120,code=sm_120 " 120
 export FAKE_CODES="sm_80 sm_90"
 check "one that it does not know gets PTX" compiles "-gencode arch=compute_80,code=compute_80 " 120
