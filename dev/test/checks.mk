@@ -120,7 +120,7 @@ $(foreach t,test_checkpoint_writer test_checkpoint_shards test_comm test_weights
 # Scripts
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
 torch_python = $(if $(shell $(python) -c 'import torch' 2>/dev/null && echo it is),$(python),$(or $(wildcard /usr/bin/python3),$(python)))
-$(foreach t,$(filter-out test_data test_corpora test_loss test_reference test_evaluate test_scaling test_report test_cpu_step,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
+$(foreach t,$(filter-out test_data test_corpora test_loss test_reference test_evaluate test_scaling test_report test_cpu_step test_flashgpt_attention,$(notdir $(basename $(wildcard dev/test/scripts/test_*.py)))),$(call \
     check,$(t),cpu,,$(python) dev/test/scripts/$(t).py))
 $(call check,test_data,cpu early,tokenize_gpt2,$(python) dev/test/scripts/test_data.py)
 $(call check,test_corpora,cpu,tokenize_gpt2,$(python) dev/test/scripts/test_corpora.py)
@@ -129,6 +129,8 @@ $(call check,test_scaling,cpu slow early,,$(python) dev/test/scripts/test_scalin
 $(call check,test_report,cpu slow,,$(python) dev/test/scripts/test_report.py)
 $(call check,test_reference,cpu slow early,,$$(torch_python) dev/test/scripts/test_reference.py)
 $(call check,test_evaluate,cpu slow early,generate_gpt2,$$(torch_python) dev/test/scripts/test_evaluate.py ./generate_gpt2)
+$(call check,test_flashgpt_attention,cpu slow early,,$$(torch_python) dev/test/scripts/test_flashgpt_attention.py)
+$(call check,flashgpt_attention_gpu,gpu early,libattention.so,$$(torch_python) dev/test/scripts/test_flashgpt_attention.py --gpu)
 $(call check,evaluate_bf16,gpu,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
 $(call check,evaluate_fp32,gpu long,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
 $(call check,test_transformers,cpu,build/transformers_side,$$(torch_python) $(whole)/test_transformers.py build/transformers_side)
