@@ -25,15 +25,16 @@ from unittest import mock
 
 import unit
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 3, "python"))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path += [os.path.join(ROOT, "python"), os.path.join(ROOT, "dev", "bench")]
 try:
     import flashgpt_attention as fa
     import torch
+    import torch_attention as bench
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(0)
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 ON_GPU = sys.argv[1:] == ["--gpu"]
 DEVICE = "cuda" if ON_GPU else "cpu"
 STREAM = 0x57EA  # of the stand-in
@@ -598,7 +599,9 @@ def test_DistributedDataParallel(folder):
         expected = gradients(Layer().to(DEVICE), x)
         same(gradients(torch.nn.parallel.DistributedDataParallel(Layer().to(DEVICE)), x), expected)
         torch._dynamo.reset()
-        found = gradients(torch.compile(torch.nn.parallel.DistributedDataParallel(Layer().to(DEVICE))), x)
+        backend = "inductor" if ON_GPU else "aot_eager"
+        parallel = torch.nn.parallel.DistributedDataParallel(Layer().to(DEVICE))
+        found = gradients(torch.compile(parallel, backend=backend), x)
         # other roundings to bf16 around attention: each is 2^-9 at most
         assert all(error(g, e.double()) < 1e-2 for g, e in zip(found, expected))
 
@@ -608,6 +611,8 @@ def test_FullyShardedDataParallel(folder):
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:
+        if not ON_GPU:
+            raise unit.Skipped("PyTorch shards on the CPU from 2.6 on") from None
         from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed import init_device_mesh
 
@@ -754,6 +759,84 @@ def test_what_the_library_refuses_leaves_the_GPU_usable(_):
             words = "attention_forward (B 1, T 4, NH 2, HS 48): B 1, T 4, NH 2, HS 48: the head size must be 32, 64"
             unit.refused(words, torch.ops.flashgpt.attention, random(1, 4, 3, 2, 48), None, None, error=RuntimeError)
             close(*both(fa.attention, qkv, dout), qkv, dout)
+
+
+# ----------------------------------------------------------------------------
+# dev/bench/torch_attention.py
+
+
+def refused_by_the_bench(words, function, *arguments):
+    said = unit.refused(words, function, *arguments)
+    assert said.startswith("error: ") and "\n" not in said
+
+
+def test_the_bench_refuses_wrong_values(_):
+    def uncausal(qkv):
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+    def constant_keys(qkv):
+        q, k, v = qkv.unbind(2)
+        return bench.sdpa(torch.stack((q, k.detach(), v), 2))
+
+    qkv = random(1, 40, 3, 2, 32)
+    with served():
+        bench.check_values({"ours": fa.attention, "sdpa": bench.sdpa}, qkv)
+        refused_by_the_bench(
+            "other: out is off ours's by", bench.check_values, {"ours": fa.attention, "other": uncausal}, qkv
+        )
+        refused_by_the_bench(
+            "other: dk is off ours's by", bench.check_values, {"ours": fa.attention, "other": constant_keys}, qkv
+        )
+
+
+def math_attention(qkv):
+    with bench.sdpa_kernel(bench.SDPBackend.MATH):
+        return bench.sdpa(qkv)
+
+
+def test_the_bench_refuses_other_operators_than_it_names(_):
+    """And trains, compiled, with the same gradients"""
+    batch = torch.randint(64, (2, 2, 32), generator=torch.Generator().manual_seed(1))
+    torch._dynamo.reset()
+    entrants = {
+        name: bench.Entrant((1, 2, 64), batch, function, "aot_eager", vocab_size=64)
+        for name, function in (("ours", fa.attention), ("sdpa", bench.flash2))
+    }
+    operators = {"ours": "flashgpt::attention", "sdpa": "aten::_scaled_dot_product_flash_attention_for_cpu"}
+    with served():
+        bench.check_models(entrants, operators)
+        words = "ours calls flashgpt::attention instead of aten::linear"
+        refused_by_the_bench(
+            words, bench.check_models, entrants, {**operators, "ours": "aten::linear", "x": operators["ours"]}
+        )
+        words = "sdpa calls none of the operators instead of cuDNN"
+        refused_by_the_bench(words, bench.check_models, entrants, {**operators, "sdpa": "cuDNN"})
+        times = bench.time_steps(entrants, 2, types.SimpleNamespace(sample=lambda names, n: names), warm_up=1, steps=3)
+        # another backend of SDPA in the same process, which must not get the compiled model of the first
+        math = bench.Entrant((1, 2, 64), batch, math_attention, "aot_eager", vocab_size=64)
+        refused_by_the_bench(
+            "math calls none of the operators", bench.check_models, {"math": math}, {**operators, "math": ""}
+        )
+    assert [len(found) for found in times.values()] == [6, 6] and min(times["ours"]) > 0
+    with torch.no_grad():
+        entrants["sdpa"].model.blocks[0].c_proj.weight.mul_(2)
+    with served():
+        refused_by_the_bench(
+            "the gradient of a layer's values is off ours's by", bench.check_models, entrants, operators
+        )
+
+
+def test_the_bench_s_rows(_):
+    times = {"ours": [3.0, 2.0, 40.0], "cuDNN": [6.0, 6.0, 5.0], "FlashAttention-2": [4.0, 4.5, 5.0]}
+    rows = list(bench.rows_of(times, "d12", 2, 1000))
+    assert [row["attention"] for row in rows] == list(times)
+    assert [(row["ms"], row["fastest_ms"], row["tokens_per_s"], row["sdpa_over_this"]) for row in rows] == [
+        ("3.000", "2.000", 666667, "1.5000"),
+        ("6.000", "5.000", 333333, "0.7500"),
+        ("4.500", "4.000", 444444, "1.0000"),
+    ]
+    assert all({"model", "B", "T"} < set(row) <= set(bench.COLUMNS) for row in rows)
 
 
 # ----------------------------------------------------------------------------
