@@ -871,8 +871,8 @@ def pip_wheel(folder, **variables):
         if [int(n) for n in found.split(".")[:2]] < [int(n) for n in version.split(".")]:
             raise unit.Skipped(f"no {package} {version} or newer for {sys.executable}")
     command = [sys.executable, "-m", "pip", "wheel", "./python", "--no-build-isolation", "--no-deps", "--no-index"]
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "GPU_ARCH")}
-    environment.update(variables, CALLS=os.path.join(folder, "calls"))
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    environment.update(variables, CALLS=os.path.join(folder, "calls"), GPU_ARCH="90")  # which a wheel does not ask for
     command += ["-w", os.path.join(folder, "wheels"), "--disable-pip-version-check"]
     done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
