@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A PyTorch training step with our attention and with scaled_dot_product_attention, in one process.
 
-    make libattention.so && python3 dev/bench/torch_attention.py      # 124M at T = 1024, 4096, 8192: 8 minutes, 40 GB
+    make libattention.so && python3 dev/bench/torch_attention.py      # 124M at T = 1024, 4096, 8192: minutes, 40 GB
     python3 dev/bench/torch_attention.py --model d24 --time 4096      # another model or length
 
 GPT-2 as a PyTorch user writes it: bf16 autocast, fused AdamW, clipping, torch.compile of the whole model; random
@@ -155,10 +155,10 @@ def relative_error(x, expected):
 
 def check_values(attentions, qkv):
     """Ends the program if results or gradients of attention are not alike: each is 2e-3 to 3e-3 off fp64 in bf16."""
-    results = {}
+    results, dout = {}, torch.randn_like(qkv[:, :, 0].contiguous())
     for name, attention in attentions.items():
         out = attention(qkv.requires_grad_())
-        results[name] = [out, *torch.autograd.grad(out, qkv, qkv.detach()[:, :, 0])[0].unbind(2)]
+        results[name] = [out, *torch.autograd.grad(out, qkv, dout)[0].unbind(2)]
     first, expected = next(iter(results.items()))
     for name, found in results.items():
         for tensor, x, y in zip(("out", "dq", "dk", "dv"), found, expected):
@@ -228,7 +228,8 @@ def main():
     if not torch.cuda.is_available():
         fail("PyTorch finds no GPU here")
     torch.set_float32_matmul_precision("high")
-    gpu, rows = gpu_name(), []
+    gpu = gpu_name()
+    path = os.path.join(BENCH, file_name(gpu), "torch_attention.csv")
     provenance = {**gpu_provenance(gpu), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
     for T in args.time:
         B = TOKENS // T
@@ -240,14 +241,11 @@ def main():
         entrants = {name: Entrant(SIZES[args.model], batch, function) for name, (function, _) in ATTENTIONS.items()}
         check_models(entrants, {name: operator for name, (_, operator) in ATTENTIONS.items()})
         times = time_steps(entrants, args.rounds, random.Random(1))
-        for row in rows_of(times, args.model, B, T):
-            print(
-                f"{row['model']} {B} x {T} {row['attention']:16s} {row['ms']:>9s} ms  {row['sdpa_over_this']}",
-                flush=True,
-            )
-            rows.append({**provenance, **row})
-    path = os.path.join(BENCH, file_name(gpu), "torch_attention.csv")
-    write_rows(path, COLUMNS, ["gpu", "model", "B", "T", "attention"], rows)
+        rows = list(rows_of(times, args.model, B, T))
+        for row in rows:
+            print(f"{row['model']} {B} x {T} {row['attention']:16s} {row['ms']:>9s} ms, {row['sdpa_over_this']}")
+        keys = ["gpu", "model", "B", "T", "attention"]
+        write_rows(path, COLUMNS, keys, [{**provenance, **row} for row in rows])
 
 
 if __name__ == "__main__":
