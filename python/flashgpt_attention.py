@@ -21,7 +21,8 @@ import torch
 from torch.nn import functional as F
 
 if not hasattr(torch.library, "custom_op"):
-    raise ImportError(f"flashgpt_attention needs PyTorch 2.4 or newer; this is {torch.__version__}")
+    old = f"flashgpt_attention needs PyTorch 2.4 or newer; this is {torch.__version__}"
+    raise ImportError(old, name="torch.library.custom_op")
 
 __all__ = ["attention"]
 

@@ -34,7 +34,7 @@ try:
     from torch.nn import functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError as error:
-    raise SystemExit(f"error: {error}; pip install torch") from None
+    raise SystemExit(f"error: no Python package {error.name} here: pip install a newer torch") from None
 
 SIZES = {"d12": (12, 12, 768), "d24": (24, 16, 1024), "d36": (36, 20, 1280)}  # layers, heads, channels
 VOCAB_SIZE = 50304  # GPT-2's, to a multiple of 128
