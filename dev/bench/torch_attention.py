@@ -8,7 +8,7 @@ GPT-2 as a PyTorch user writes it: bf16 autocast, fused AdamW, clipping, torch.c
 weights and tokens, the same for all. Steps are timed with python/flashgpt_attention.py and with SDPA's cuDNN and
 FlashAttention-2, once each has been seen to call its own operator and to give the others' results: rounds of ten steps
 in random order, and the median of all. Rows go to <gpu>/torch_attention.csv; sdpa_over_this is the better SDPA's time
-over the row's.
+over the row's. Needs PyTorch 2.7 or newer: older ones do not compile the choice of SDPA's backend.
 """
 
 import math

@@ -811,11 +811,14 @@ def test_the_bench_refuses_other_operators_than_it_names(_):
         words = "sdpa calls none of the operators instead of cuDNN"
         refused_by_the_bench(words, bench.check_models, entrants, {**operators, "sdpa": "cuDNN"})
         times = bench.time_steps(entrants, 2, types.SimpleNamespace(sample=lambda names, n: names), warm_up=1, steps=3)
-        # another backend of SDPA in the same process, which must not get the compiled model of the first
-        math = bench.Entrant((1, 2, 64), batch, math_attention, "aot_eager", vocab_size=64)
-        refused_by_the_bench(
-            "math calls none of the operators", bench.check_models, {"math": math}, {**operators, "math": ""}
-        )
+        if (
+            torch.__version__ >= "2.7"
+        ):  # older ones compile no choice of a backend into a model, which the bench then says
+            # another backend in the same process, which must not get the compiled model of the first
+            math = bench.Entrant((1, 2, 64), batch, math_attention, "aot_eager", vocab_size=64)
+            refused_by_the_bench(
+                "math calls none of the operators", bench.check_models, {"math": math}, {**operators, "math": ""}
+            )
     assert [len(found) for found in times.values()] == [6, 6] and min(times["ours"]) > 0
     with torch.no_grad():
         entrants["sdpa"].model.blocks[0].c_proj.weight.mul_(2)
