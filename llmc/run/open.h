@@ -321,8 +321,8 @@ static inline void trainer_find_hellaswag_(Trainer* t) {
 
 // Warns of tokens that another tokenizer than that of the model's initial weights may have made.
 static inline void trainer_warn_of_tokens_(const Trainer* t, GPT2Config config, const char* source) {
-    int V = dataloader_vocab_size(t->options.train_data);
-    if (t->resumed || comm_rank(t->comm) > 0 || !run_start_is_file(&t->start, source)) { return; }
+    int V = dataloader_vocab_size(t->options.train_data), is_file = run_start_is_file(&t->start, source);
+    if (t->resumed || !is_file || comm_rank(t->comm) > 0) { return; }
     if (V != 0 && V != config.vocab_size) {
         print_warning("%s has tokens of a vocabulary of %d, and the model in %s one of %d; are they of its tokenizer?",
                       t->options.train_data, V, source, config.vocab_size);

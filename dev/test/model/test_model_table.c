@@ -119,7 +119,7 @@ static void bad_descriptors_are_refused(void) {
                                 "d99999999999999999999999"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char words[128];
-        snprintf(words, sizeof(words), "descriptor %s|use d6, d12", bad[i]);
+        snprintf(words, sizeof(words), "error: %s is no file or folder of weights|use d6, d12", bad[i]);
         CHECK_FATAL(words, gpt2_config_from_descriptor(bad[i], 50257));
     }
     CHECK_FATAL("d13|no model of size 13", gpt2_config_from_descriptor("d13", 50257));
