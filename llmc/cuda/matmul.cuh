@@ -191,8 +191,8 @@ static inline Status matmul_tune_(Matmul* mm, MatmulPlan* p) {
     return STATUS_OK;
 }
 
-// Finds the plan for a shape, or makes it. NULL, with the error recorded, where the library has no algorithm.
-static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
+// The plan of a shape, or the place for one, whose desc is NULL. NULL, with the error recorded, where no place is left.
+static inline MatmulPlan* matmul_find_(Matmul* mm, MatmulShape shape) {
     for (int i = 0; i < mm->num_plans; i++) {
         if (memcmp(&mm->plans[i].shape, &shape, sizeof(shape)) == 0) { return &mm->plans[i]; }
     }
@@ -203,6 +203,13 @@ static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
     MatmulPlan* p = &mm->plans[mm->num_plans];
     memset(p, 0, sizeof(*p));
     p->shape = shape;
+    return p;
+}
+
+// Finds the plan for a shape, or makes it. NULL, with the error recorded, where the library has no algorithm.
+static inline MatmulPlan* matmul_plan_(Matmul* mm, MatmulShape shape) {
+    MatmulPlan* p = matmul_find_(mm, shape);
+    if (p == NULL || p->desc != NULL) { return p; }
     if (matmul_describe(mm, p) != STATUS_OK || matmul_choose(mm, p) != STATUS_OK || matmul_tune_(mm, p) != STATUS_OK) {
         matmul_destroy_plan(p);
         return NULL;

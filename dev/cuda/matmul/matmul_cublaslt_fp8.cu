@@ -48,16 +48,8 @@ static Status set_pointers(const MatmulPlan* p, const Gemm& g) {
 
 // As matmul_plan_, for e4m3; a plan that cannot be made leaves no trace
 static MatmulPlan* plan_of(Matmul* mm, const Gemm& g) {
-    const MatmulShape shape = shape_of(g);
-    for (int i = 0; i < mm->num_plans; i++) {
-        if (memcmp(&mm->plans[i].shape, &shape, sizeof(shape)) == 0) { return &mm->plans[i]; }
-    }
-    if (mm->num_plans == MATMUL_MAX_PLANS) {
-        status_fail("GEMMs of more than %d shapes", MATMUL_MAX_PLANS);
-        return NULL;
-    }
-    MatmulPlan* p = &mm->plans[mm->num_plans];
-    *p = {shape, NULL, NULL, NULL, NULL, {}};
+    MatmulPlan* p = matmul_find_(mm, shape_of(g));
+    if (p == NULL || p->desc != NULL) { return p; }
     if (matmul_describe(mm, p) != STATUS_OK ||
         matmul_set(p->a, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3) != STATUS_OK ||
         matmul_set(p->b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3) != STATUS_OK ||
