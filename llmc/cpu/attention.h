@@ -84,9 +84,9 @@ static inline size_t attention_first_block(const int* starts, size_t i0) {
 static inline void attention_forward_block(float* out, float* l, float* m, const float* q, const float* k,
                                            const float* v, const int* starts, size_t i0, size_t T, size_t HS, size_t ld,
                                            size_t ld_out) {
-    const float outside =
-        -1e30f;                // finite: the first blocks may have no key of a query; a score of its own outweighs them
-    float* QT = cpu_scratch(); // (HS, queries), times 1/sqrt(HS)
+    // A masked score. Finite, as the first blocks may have no key of a query's document: the scores of its own outweigh these.
+    const float outside = -1e30f;
+    float* QT = cpu_scratch();        // (HS, queries), times 1/sqrt(HS)
     float* ST = QT + ATTENTION_ROWS;  // (keys, queries): scores, then exp(s - m)
     float* O = ST + ATTENTION_SCORES; // (queries, HS), not yet divided by l
     float rescale[ATTENTION_BLOCK] ALIGNED;

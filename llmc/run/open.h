@@ -349,6 +349,11 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
         evalloader_check_vocab(&t->hellaswag, V);
     }
     if (trainer_has_tokenizer(t)) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
+    if (o->documents && !t->tokenizer.ready && V != GPT2_VOCAB_SIZE) {
+        fatal("--documents %d: without a tokenizer of %d tokens nothing says which begins a document; --tokenizer "
+              "names it",
+              o->documents, V);
+    }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(t->train.num_tokens / (size_t)o->total_batch);
     size_t val_batches = t->val.num_batches;

@@ -98,14 +98,14 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
               s->folder.damage);
     }
     if (!o->resume) { run_start_refuse_used_(s, "-y 1 continues it"); }
-    if (s->scan.log_has_lines) {
-        printf("note: -y 1: %s has no checkpoint; this run begins at step 0, and replaces the main.log there\n",
-               o->output_dir);
-    }
     if (run_folder_apart(&s->scan) >= 0) {
         char why[96];
         snprintf(why, sizeof(why), "files of checkpoint %d are missing; put them back", run_folder_apart(&s->scan));
         run_start_refuse_used_(s, why);
+    }
+    if (s->scan.log_has_lines) {
+        printf("note: -y 1: %s has no checkpoint; this run begins at step 0, and replaces the main.log there\n",
+               o->output_dir);
     }
 }
 
