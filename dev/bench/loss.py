@@ -5,8 +5,8 @@
         --common '-e d12 -i train*.bin -j val.bin -b 64 -t 1024 -d 524288 -u 20 -q 0' --plot loss.svg
 
 An arm is a name and the flags that it adds to --common; the first arm is the baseline. Each is trained with every seed,
-for every number of --steps, or of --tokens, a whole schedule; a seed decides the initial weights and, with equal -b,
-the batches of all arms. Flags that begin with a program's path replace the trainer by it: {seed} in them is the seed,
+for every number of --steps, or of --tokens, a whole schedule; a seed decides the initial weights and the order of rows
+of all arms. Flags that begin with a program's path replace the trainer by it: {seed} in them is the seed,
 and all arms then start from weights that the trainer writes (-e). Each run appends a row to --output when it ends. The
 same command continues where an earlier one ended, and reports; without --arm it reports what the file has. Runs on all
 GPUs, one on each at a time.

@@ -32,7 +32,7 @@ class TokenLoader:
 
     A row is a run of T tokens and the one after it. Unshuffled, rows follow each other, file by file. Shuffled, each
     epoch permutes the files, on from the order before, then the rows of each file when it is opened, by Fisher-Yates
-    steps i = n-1..1 that swap i with MT19937() mod (i+1). Rows at the end of a file that fill no batch are left out.
+    steps i = n-1..1 that swap i with MT19937() mod (i+1). The last rows of an order that fill no batch are left out.
     """
 
     def __init__(self, pattern, B, T, vocab_size, shuffle_seed=None):
@@ -78,13 +78,13 @@ class TokenLoader:
             self.verified.add(shard)
         self.position, self.next_row = position, 0
         self.tokens = self.shards[shard]
-        self.rows = list(range((len(self.tokens) - 1) // (self.B * self.T) * self.B))
+        self.rows = list(range((len(self.tokens) - 1) // self.T))
         if self.random:
             self.permute(self.rows)
 
     def next_batch(self):
         """Inputs and targets, (B,T) each, on the CPU."""
-        if self.next_row == len(self.rows):
+        if self.next_row + self.B > len(self.rows):
             if self.position + 1 == len(self.shards):
                 self.reset()
             else:

@@ -4,8 +4,8 @@ The batches of a training run, from token files ("shards"). A shard is the heade
 
 A sample is a micro-batch: B rows of T tokens, each with one more, the last target. Rows come in the order of the file, or
 shuffled, the shards for each epoch and the rows for each shard, by the Mersenne Twister: a batch has rows of all of the shard,
-as one of B rows that follow each other would be of few documents. With B = 1 that is llm.c's order with one process and the
-same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
+as one of B rows that follow each other would be of few documents. The order does not depend on B: it is llm.c's for B = 1,
+one process and the same seed. Each rank gets a contiguous run of the micro-batches of a step (dataloader_share).
 
 Checksums (checked_file.h), where shards have them, are verified before a shard's first batch, once in a run: when the loader
 is opened if the shards have up to 1 GiB in all; else a thread verifies the next shard while one is in use.
@@ -71,7 +71,8 @@ typedef struct {
     size_t shard_num_samples;
     int should_shuffle;
     int* shard_indices;       // (num_shards), NULL if not shuffled
-    int* intra_shard_indices; // (shard_num_samples * B / order_rows), NULL if not shuffled
+    int* intra_shard_indices; // (order_length), NULL if not shuffled
+    size_t order_length;      // all rows of the shard, also the last ones that fill no batch; / order_rows
     size_t order_rows;        // that follow each other, of an index; 1, but B in states of llm.c and of version 0.2
     mt19937_state shuffle_rng;
     // reading
@@ -232,8 +233,12 @@ static inline void dataloader_join_(DataLoader* d) {
 // ----------------------------------------------------------------------------
 // Shards
 
+static inline size_t dataloader_rows_in_(const DataLoader* d, TokenFile shard) {
+    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / d->T;
+}
+
 static inline size_t dataloader_samples_(const DataLoader* d, TokenFile shard) {
-    return shard.num_tokens == 0 ? 0 : (shard.num_tokens - 1) / size_mul(d->B, d->T);
+    return dataloader_rows_in_(d, shard) / d->B;
 }
 
 // The shard, in alphabetical order, that is at this place of the epoch
@@ -272,14 +277,10 @@ static inline Status dataloader_open_shard_(DataLoader* d) {
     return STATUS_OK;
 }
 
-// The length of the shard's order
-static inline size_t dataloader_order_length_(const DataLoader* d) {
-    return d->shard_num_samples * d->B / d->order_rows;
-}
-
-static inline void dataloader_allocate_order_(DataLoader* d) {
+static inline void dataloader_allocate_order_(DataLoader* d, size_t length) {
     free(d->intra_shard_indices);
-    d->intra_shard_indices = (int*)malloc_check(dataloader_order_length_(d) * sizeof(int));
+    d->intra_shard_indices = (int*)malloc_check(length * sizeof(int));
+    d->order_length = length;
 }
 
 // Begins the shard at current_shard_idx.
@@ -288,10 +289,9 @@ static inline Status dataloader_begin_shard_(DataLoader* d) {
     d->current_sample_idx = 0;
     if (!d->should_shuffle) { return STATUS_OK; }
     d->order_rows = 1;
-    dataloader_allocate_order_(d);
-    int length = (int)dataloader_order_length_(d);
-    init_identity_permutation(d->intra_shard_indices, length);
-    random_permutation(d->intra_shard_indices, length, &d->shuffle_rng);
+    dataloader_allocate_order_(d, dataloader_rows_in_(d, d->shard));
+    init_identity_permutation(d->intra_shard_indices, (int)d->order_length);
+    random_permutation(d->intra_shard_indices, (int)d->order_length, &d->shuffle_rng);
     return STATUS_OK;
 }
 
@@ -532,7 +532,7 @@ static inline void dataloader_get_state(const DataLoader* d, DataLoaderState* s)
     s->shard = d->current_shard_idx, s->sample = d->current_sample_idx;
     s->num_shards = d->num_shards, s->num_samples = d->shard_num_samples;
     if (!s->shuffled) { return; }
-    s->num_samples = dataloader_order_length_(d), s->order_rows = d->order_rows;
+    s->num_samples = d->order_length, s->order_rows = d->order_rows;
     s->shard_order = dataloader_state_copy_(d->shard_indices, s->num_shards);
     s->sample_order = dataloader_state_copy_(d->intra_shard_indices, s->num_samples);
     s->rng = d->shuffle_rng;
@@ -602,7 +602,7 @@ static inline void dataloader_set_position(DataLoader* d, const DataLoaderState*
     d->order_rows = s->order_rows ? s->order_rows : d->B;
     d->shard_num_samples = s->num_samples * d->order_rows / d->B;
     memcpy(d->shard_indices, s->shard_order, s->num_shards * sizeof(int));
-    dataloader_allocate_order_(d);
+    dataloader_allocate_order_(d, s->num_samples);
     memcpy(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int));
     d->shuffle_rng = s->rng;
 }
@@ -619,9 +619,10 @@ static inline Status dataloader_set_state(DataLoader* d, const DataLoaderState* 
     }
     dataloader_set_position(d, s);
     TRY(dataloader_open_shard_(d));
-    size_t now = d->shard_num_samples;
-    d->order_rows = s->num_samples == now ? d->B : 1;
-    if (s->sample <= now && (!s->shuffled || s->num_samples == dataloader_order_length_(d))) { return STATUS_OK; }
+    size_t now = d->shard_num_samples, rows = dataloader_rows_in_(d, d->shard);
+    d->order_rows = s->num_samples == rows ? 1 : d->B;
+    size_t length = d->order_rows == 1 ? rows : now;
+    if (s->sample <= now && (!s->shuffled || s->num_samples == length)) { return STATUS_OK; }
     return status_fail("%s was saved at sample %zu of %s, which now has %zu: the data or the batch is another", path,
                        s->sample, d->shard.path, now);
 }

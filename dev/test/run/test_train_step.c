@@ -165,7 +165,7 @@ static void differences_are_told(void) {
 
 static int same_position(const DataLoader* d, const DataLoaderState* s) {
     return d->current_shard_idx == s->shard && d->current_sample_idx == s->sample &&
-           (s->shuffled ? dataloader_order_length_(d) : d->shard_num_samples) == s->num_samples &&
+           (s->shuffled ? d->order_length : d->shard_num_samples) == s->num_samples &&
            (!s->shuffled || (memcmp(&d->shuffle_rng, &s->rng, sizeof(s->rng)) == 0 &&
                              memcmp(d->shard_indices, s->shard_order, s->num_shards * sizeof(int)) == 0 &&
                              memcmp(d->intra_shard_indices, s->sample_order, s->num_samples * sizeof(int)) == 0));

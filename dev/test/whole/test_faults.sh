@@ -202,7 +202,7 @@ check "a slow step changes no log" same whole slow main.log
 jumps() { # NAME FAULTS FLAG...: 131 steps
     local name=$1 faults=$2
     shift 2
-    FAULT=$faults "$trainer" "${common[@]}" -e gpt2:l1c32h1t16 -b 1 -t 16 -d 16 -k constant -x 131 -v 0 -n 130 -o "$dir/$name" "$@" \
+    FAULT=$faults "$trainer" "${common[@]}" -e gpt2:l1c32h1t16 -b 8 -t 16 -d 128 -k constant -x 131 -v 0 -n 130 -o "$dir/$name" "$@" \
         >"$dir/$name.log" 2>"$dir/$name.stderr"
 }
 same_weights() { cmp -s -i 1024 "$dir/$1/model_00000130.bin" "$dir/$1/model_00000131.bin"; } # behind the header
