@@ -22,7 +22,11 @@ static Status begin(int B, int T, int NH, int HS) {
     const char* why = attention_unsupported(B, T, NH, HS);
     if (why) { return status_fail("B %d, T %d, NH %d, HS %d: %s", B, T, NH, HS, why); }
     int device;
-    const cudaError_t pending = cudaPeekAtLastError(), error = cudaGetDevice(&device);
+    const cudaError_t pending = cudaPeekAtLastError();
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) {
+        error = cudaSetDevice(device);
+    } // else a thread's first call finds all pointers unknown
     if (error != cudaSuccess) { return status_fail("no GPU can be used: %s", cudaGetErrorString(error)); }
     if (pending != cudaSuccess) {
         return status_fail("a CUDA call before this one failed, and its error is pending: %s",

@@ -9,6 +9,7 @@
 // needed to build this test.
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 
 #include "dev/cuda/libattention.h"
 #include "dev/test/fixtures/unit.h"
@@ -277,6 +278,20 @@ static void test_results(const Tensors* t) {
     free(qkv64), free(dout64), free(out64), free(dqkv64), free(lse);
 }
 
+// A thread that has used no GPU yet, as one that computes gradients in PyTorch
+static void* forward_thread(void* t) { return (void*)(intptr_t)run_forward((const Tensors*)t); }
+static void* backward_thread(void* t) { return (void*)(intptr_t)run_backward((const Tensors*)t); }
+static void test_new_threads(Tensors* t) {
+    void* (*threads[])(void*) = {forward_thread, backward_thread};
+    for (int n = 0; n < 2; n++) {
+        pthread_t thread;
+        void* failed;
+        CHECK(pthread_create(&thread, NULL, threads[n], t) == 0);
+        CHECK(pthread_join(thread, &failed) == 0 && failed == NULL);
+    }
+    CHECK(cu_synchronize() == 0);
+}
+
 // Both functions return an error with the words, and `out` and `dqkv` are untouched.
 static void test_refused(const Tensors* t, const char* words) {
     static unsigned char written[2 * QKV], read[2 * QKV];
@@ -329,6 +344,7 @@ int main(int argc, char** argv) {
     }
     test_pointers(&t);
     test_scratch_elsewhere(&t, scratch);
+    test_new_threads(&t);
     test_results(&t);
     test_pointers(&t);
     return unit_end();
