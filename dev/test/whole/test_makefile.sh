@@ -178,7 +178,7 @@ check "without a GPU those that need one are skipped, and it is said" without_gp
 stand_in() { cat >"$1.sh" && printf '$(call check,%s,cpu,%s,bash %s.sh)\n' "$1" "${2-}" "$1" >>Makefile; }
 stand_in good <<<'echo 3 passed, 0 failed'
 stand_in bad <<<'echo it is broken; echo 4 passed, 2 failed; exit 1'
-stand_in hangs <<<'sleep 1000 & sleep 1000'
+stand_in hangs <<<"sleep 1000.$$ & sleep 1000.$$" # by a number that no other run of this test has
 stand_in crashes <<<'echo 1 passed, 0 failed; kill -SEGV $$'
 stand_in unbuilt build/none <<<'echo 1 passed, 0 failed'
 stand_in cannot <<<'echo "skipped: no such library"'
@@ -190,7 +190,7 @@ has() { grep -qxF -- "$1" "$dir/out" || { cat "$dir/out"; return 1; }; }
 begin=$SECONDS
 check "make test fails" eval '! run_stand_ins "hangs bad check-unbuilt crashes cannot empty partly good"'
 check "it ends what hangs" test $((SECONDS - begin)) -lt 500
-check "with all that it started" eval '! pgrep -f "sleep 1000"'
+check "with all that it started" eval '! pgrep -f "sleep 1000.$$"'
 check "those behind one that failed ran" grep -q "^good  *[0-9.]* s   3 passed, 0 failed$" "$dir/out"
 check "a failed one shows its output" has "it is broken"
 for line in "bad: 4 passed, 2 failed" "unbuilt: what it needs did not build" "crashes: 1 passed, 0 failed" \
