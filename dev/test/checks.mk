@@ -134,6 +134,7 @@ $(call check,flashgpt_attention_gpu,gpu early,libattention.so,$$(torch_python) d
 $(call check,evaluate_bf16,gpu,build/generate_gpt2cu_bf16,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_bf16 5e-2)
 $(call check,evaluate_fp32,gpu long,build/generate_gpt2cu_fp32,$$(torch_python) dev/test/scripts/test_evaluate.py build/generate_gpt2cu_fp32 1e-2)
 $(call check,test_transformers,cpu,build/transformers_side,$$(torch_python) $(whole)/test_transformers.py build/transformers_side)
+$(call check,test_gpu_rows,cpu,,$(whole)/test_gpu_rows.sh)
 $(call check,test_makefile,cpu slow early,train_gpt2,$(whole)/test_makefile.sh)
 
 # The trainers against PyTorch

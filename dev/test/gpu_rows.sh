@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The rows of dev/test/gpu_runs.csv that a change of GPU code needs, in one go on a machine with four GPUs: make test on GPUs 0
+# and 1, make test on GPU 2, and make load on GPU 3, side by side, each in a copy of this checkout and on cores of its own.
+#
+#     dev/test/gpu_rows.sh [LOAD_SECONDS]         default: 300. Ten minutes with 64 cores. COMMIT=abc1234 where there is no git
+#
+# Programs are built once, before the copies. Appends the rows, and leaves what was printed in build/rows. Exit code 1 where a
+# test failed. ROWS="two load" runs these alone.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+load_seconds=${1:-300}
+[[ $load_seconds =~ ^[1-9][0-9]*$ ]] || { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \?//' >&2; exit 1; }
+real=$(command -v nvidia-smi) || { echo "error: gpu_rows.sh: no nvidia-smi here, and the rows are of GPUs" >&2; exit 1; }
+count=$("$real" -L | grep -c '^GPU')
+[ "$count" -ge 4 ] || { echo "error: gpu_rows.sh: $count GPUs here, it takes four; RECORD=1 make test serves any number" >&2; exit 1; }
+COMMIT=${COMMIT:-$(git rev-parse --short HEAD)} || exit 1
+export COMMIT RECORD=1
+kept=$PWD/build/rows cores=$(nproc)
+rm -rf "$kept"
+mkdir -p "$kept"
+copies=$(mktemp -d)
+trap 'rm -rf "$copies"' EXIT
+
+# An nvidia-smi that shows these GPUs alone: it does not heed CUDA_VISIBLE_DEVICES
+show() { # FOLDER GPUS
+    mkdir -p "$1"
+    cat >"$1/nvidia-smi" <<END
+#!/bin/bash
+if [ "\${1-}" = -L ]; then "$real" -L | grep -E '^GPU [$2]:'; else exec "$real" -i $2 "\$@"; fi
+END
+    chmod +x "$1/nvidia-smi"
+}
+# row NAME GPUS FIRST_CORE LAST_CORE TARGET: cores in 64ths
+row() {
+    local name=$1 gpus=$2 first=$(($3 * cores / 64)) last=$((($4 + 1) * cores / 64 - 1)) target=$5 code
+    [ "$last" -ge "$first" ] || last=$first
+    show "$copies/$name.bin" "$gpus"
+    mkdir "$copies/$name.tmp"
+    (cd "$copies/$name" && PATH=$copies/$name.bin:$PATH TMPDIR=$copies/$name.tmp CUDA_VISIBLE_DEVICES=$gpus \
+        taskset -c "$first-$last" make -k "$target" LOAD_SECONDS="$load_seconds") >"$kept/$name.log" 2>&1
+    code=$?
+    tail -n 1 "$copies/$name/dev/test/gpu_runs.csv" >"$kept/$name.csv"
+    (cd "$copies/$name/build" && cp -r "$([ "$target" = load ] && echo load || echo checks)" "$kept/$name.logs")
+    echo "$name: make $target on GPU $gpus, exit code $code: $(grep -E '^make .*passed|^[0-9]+ passed' "$kept/$name.log" | tail -n 1)"
+    return $code
+}
+
+checks=$(make -n test | grep -o 'check-[^ ]*' | tr '\n' ' ')
+make -s -k -j"$cores" test-programs CHECKS="$checks" >"$kept/build.log" 2>&1
+make -s -k -j"$cores" build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 >>"$kept/build.log" 2>&1
+pids=()
+start() { # NAME ...: as row
+    [[ " ${ROWS:-two one load} " == *" $1 "* ]] || return 0
+    mkdir "$copies/$1"
+    cp -a . "$copies/$1"
+    row "$@" &
+    pids+=($!)
+}
+start two 0,1 0 25 test
+start one 2 26 45 test
+start load 3 46 63 load
+failed=0
+for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+cat "$kept"/*.csv >>dev/test/gpu_runs.csv
+tail -n ${#pids[@]} dev/test/gpu_runs.csv
+exit $failed
