@@ -131,7 +131,7 @@ held_list = $(foreach v,$(3),$(hash)include "$(wildcard dev/cuda/$(2)_$(v).cu de
 held_others = $(call held,OTHER_$(1),attention_$(2),$(filter-out $($(2)_16bit),$(3)),$(filter-out $($(2)_fp32) %mma,$(3)))
 held_chosen = $(call held,ATTENTION_$(1),attention_$(2),$(or $(ATTENTION_$(1)),$($(2)_16bit)),$(or $(ATTENTION_$(1)),$($(2)_fp32)))
 attention_held = $(call held_chosen,FORWARD,forward)$(call held_chosen,BACKWARD,backward)
-matmul_held = $(call held,MATMUL,matmul,$(matmul_ruled),$(filter-out %wgmma,$(matmul_ruled)))
+matmul_held = $(call held,MATMUL,matmul,$(matmul_ruled) cublaslt_fp8,$(filter-out %wgmma,$(matmul_ruled)))
 other_held = $(call held_others,FORWARD,forward,$(call variant_names,forward))$(call \
     held_others,BACKWARD,backward,$(call variant_names,backward))
 variant_programs := $(variants:%=build/%_bf16) $(fp32_variants:%=build/%_fp32)
@@ -139,8 +139,8 @@ unit_tests := $(patsubst %.c,build/%,$(notdir $(wildcard dev/test/*/test_*.c)))
 # CUDA programs whose tests need no GPU, and in both precisions those that do
 cuda_unit_tests := $(if $(NVCC),$(patsubst %.cu,build/%,$(filter-out test_gpu_%,$(notdir $(wildcard dev/test/*/test_*.cu)))))
 gpu_unit_tests := $(foreach p,bf16 fp32,$(patsubst %.cu,build/%_$(p),$(notdir $(wildcard dev/test/*/test_gpu_*.cu))))
-# of variants on tensor cores; and two whose code is that of both precisions
-gpu_unit_tests := $(filter-out $(patsubst %,build/test_gpu_%_fp32,first_rows bench doctor),$(gpu_unit_tests))
+# of variants on tensor cores, and fp8; and two whose code is that of both precisions
+gpu_unit_tests := $(filter-out $(patsubst %,build/test_gpu_%_fp32,first_rows fp8 bench doctor),$(gpu_unit_tests))
 # of every variant, which a program with those of ATTENTION_FORWARD and ATTENTION_BACKWARD does not hold
 gpu_unit_tests := $(if $(ATTENTION_FORWARD)$(ATTENTION_BACKWARD),$(filter-out build/test_gpu_pairs_%,$(gpu_unit_tests)),$(gpu_unit_tests))
 python := $(shell command -v python3 || command -v python)

@@ -114,6 +114,8 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
     return gpt2_forward_pass(model, inputs, B, T, model->info.settings.documents >= 1);
 }
 
+Status gpt2_evaluate(GPT2* model, const int* inputs, int B, int T) { return gpt2_forward(model, inputs, B, T); }
+
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
     size_t V = (size_t)model->info.config.vocab_size, Vp = (size_t)model->info.config.padded_vocab_size;
     status_clear();
@@ -618,3 +620,6 @@ int gpt2_num_devices(void) { return 0; }
 void gpt2_use_device(int device) { (void)device; }
 void gpt2_range_begin(const char* name) { (void)name; }
 void gpt2_range_end(void) {}
+int gpt2_num_scales(const GPT2* model) { return (void)model, 0; }
+Status gpt2_get_scales(GPT2* model, float* scales) { return (void)model, (void)scales, STATUS_OK; }
+Status gpt2_set_scales(GPT2* model, const float* scales) { return (void)model, (void)scales, STATUS_OK; }

@@ -92,6 +92,10 @@ struct GPT2 {
     cudaStream_t stream;
     Matmul matmul;
     PassGraphs graphs; // of passes over full batches
+    // fp8
+    Fp8 fp8;
+    void* fp8_memory; // scales, codes of weights and, where acts.output has no room for them, of operands; or NULL
+    int fp8_begins;   // 1: the next gpt2_forward is a step's first
 };
 
 #include "llmc/model/gpt2_common.h"
@@ -99,6 +103,8 @@ struct GPT2 {
 // Defined below, under "Parameters, gradients, moments" and "Planning"
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
+static int gpt2_fp8_rows(int BT);
+static Status gpt2_check_fp8(GPT2Config config, int BT);
 
 // The stream of all of the model's work, for generate_gpt2.cu
 cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
@@ -118,9 +124,10 @@ static int gpt2_capability(void) {
     return code.capability;
 }
 
-// The context of the GEMM groups
-static MatmulGroups gpt2_groups(GPT2* model, void* scratch) {
-    return {{&model->matmul, scratch}, gpt2_capability(), model->stream};
+// The context of the GEMM groups, and in fp8 that of those of a layer
+static MatmulGroups gpt2_groups(GPT2* model, void* scratch, int fp8, int layer) {
+    model->fp8.layer = layer;
+    return {{&model->matmul, scratch}, gpt2_capability(), model->stream, fp8 ? &model->fp8 : NULL};
 }
 
 // ----------------------------------------------------------------------------
@@ -136,7 +143,8 @@ static void gpt2_load_batch(GPT2* model, int* device, const int* host, size_t BT
 // whose passes wait for the exchange stream, nor for batches of other sizes, which are rare.
 template <class Launch> static Status gpt2_run_pass(GPT2* model, PassKey key, const Launch& launch) {
     const GPT2Info* info = &model->info;
-    if (info->settings.graphs && info->size == 1 && info->last_B == info->B && info->last_T == info->T) {
+    const int cold = model->fp8_memory != NULL && model->fp8.cold; // the pass is another one from the next step on
+    if (info->settings.graphs && !cold && info->size == 1 && info->last_B == info->B && info->last_T == info->T) {
         return pass_graph_run(&model->graphs, key, model->stream, launch);
     }
     launch();
@@ -150,13 +158,43 @@ struct KeptByFc {
 static KeptByFc gpt2_kept_by_fc(const GPT2* model, const MatmulGroups* groups, floatX* fch, int BT) {
     const GPT2Settings settings = model->info.settings;
     const int C = model->info.config.channels;
-    const bool derivative = settings.recompute == 0 && matmul_has_derivative(groups, gpt2_fc_variant(settings),
-                                                                             gpt2_dgelu_variant(settings), BT, C);
+    const bool derivative =
+        settings.recompute == 0 && !settings.fp8 &&
+        matmul_has_derivative(groups, gpt2_fc_variant(settings), gpt2_dgelu_variant(settings), BT, C);
     return derivative ? KeptByFc{NULL, fch} : KeptByFc{fch, NULL};
 }
 
+// Makes the model's stream wait for the weights that all processes have updated.
+static void gpt2_wait_weights(GPT2* model) {
+    for (int layer = -1; layer < model->info.config.num_layers; layer++) {
+        exchange_wait_weights(&model->exchange, layer);
+    }
+}
+
+// Before a step's first forward pass in fp8: the codes of the weights, and no magnitudes yet
+static void gpt2_begin_fp8(GPT2* model) {
+    Fp8* f = &model->fp8;
+    const GPT2Config c = model->info.config;
+    const int C = c.channels, weights = FP8_LINEARS * (c.num_layers + 1);
+    gpt2_wait_weights(model);
+    cuda_try(cudaMemsetAsync(f->amax, 0, fp8_delayed(f->layers) * sizeof(float), model->stream));
+    cuda_try(cudaMemsetAsync(f->weight_amax, 0, weights * sizeof(float), model->stream));
+    for (bool collect : {true, false}) {
+        for (f->layer = 0; f->layer < f->layers; f->layer++) {
+            const ParameterTensors w = gpt2_layer_parameters(model, f->layer);
+            fp8_weight(f, collect, w.qkvw, C, 3 * C, model->stream);
+            fp8_weight(f, collect, w.attprojw, C, C, model->stream);
+            fp8_weight(f, collect, w.fcw, C, 4 * C, model->stream);
+            fp8_weight(f, collect, w.fcprojw, 4 * C, C, model->stream);
+        }
+        fp8_weight(f, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
+        if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, model->stream); }
+    }
+    model->fp8_begins = 0;
+}
+
 // From the tokens on the device to lnf, from which the functions below and gpt2_backward compute the logits
-static void gpt2_forward_layers(GPT2* model, int B, int T) {
+static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     GPT2Config c = model->info.config;
     ActivationTensors a = model->acts;
     ParameterTensors p = model->params;
@@ -168,10 +206,11 @@ static void gpt2_forward_layers(GPT2* model, int B, int T) {
     exchange_wait_weights(&model->exchange, 0);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
-    MatmulGroups groups = gpt2_groups(model, a.lnf); // lnf (B,T,C) is written last: until then it is scratch
+    MatmulGroups groups = gpt2_groups(model, a.lnf, fp8, 0); // lnf (B,T,C) is written last: until then it is scratch
     layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
+        model->fp8.layer = i;
         // residual2 = inp + attproj(attention(ln1(inp)));  ln2 of it
         matmul_qkv(&groups, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C);
         attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, HS, stream);
@@ -196,18 +235,30 @@ static void gpt2_forward_layers(GPT2* model, int B, int T) {
     }
 }
 
-Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+// fp8 is for training: PASS_FORWARD, but not PASS_EVALUATE.
+static Status gpt2_forward_pass(GPT2* model, LastPass pass, const int* inputs, int B, int T) {
     size_t BT = (size_t)B * T;
     status_clear();
     TRY(gpt2_check_batch(&model->info, B, T));
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     NvtxRange range("forward");
+    const int fp8 = model->fp8_memory != NULL && pass == PASS_FORWARD;
     model->info.last_B = B, model->info.last_T = T;
-    model->info.last_pass = PASS_FORWARD;
+    model->info.last_pass = pass;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, model->stream));
-    return gpt2_run_pass(model, {PASS_FORWARD, {0, 0, 0}, 0}, [&] { gpt2_forward_layers(model, B, T); });
+    if (fp8 && model->fp8_begins) { gpt2_begin_fp8(model); }
+    return gpt2_run_pass(model, {fp8 ? PASS_FORWARD : PASS_EVALUATE, {0, 0, 0}, 0},
+                         [&] { gpt2_forward_layers(model, B, T, fp8); });
+}
+
+Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
+    return gpt2_forward_pass(model, PASS_FORWARD, inputs, B, T);
+}
+
+Status gpt2_evaluate(GPT2* model, const int* inputs, int B, int T) {
+    return gpt2_forward_pass(model, PASS_EVALUATE, inputs, B, T);
 }
 
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
@@ -249,7 +300,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     status_clear();
     TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
-    TRY(gpt2_forward(model, inputs, B, T));
+    TRY(gpt2_evaluate(model, inputs, B, T));
     model->info.last_pass = PASS_VALIDATE;
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
@@ -320,7 +371,7 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     const QkvBiasSums sums = gpt2_qkv_bias_sums(B, T, NH, C);
     float *dresidual_sum = (float*)y.scratch, *dq_sums = (float*)((char*)y.scratch + sums.dq_sums);
     void* scratch = (char*)y.scratch + sums.end;
-    MatmulGroups groups = gpt2_groups(model, scratch);
+    MatmulGroups groups = gpt2_groups(model, scratch, model->info.settings.fp8, i);
     const floatX* inp = gpt2_layer_input(model, i);
 
     // MLP: fcproj and GELU, fc, ln2
@@ -376,7 +427,7 @@ static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float
     ActivationTensors a = model->acts;
     int C = c.channels, Vp = c.padded_vocab_size;
     float* factors = (float*)a.scratch; // (B,T)
-    MatmulGroups groups = gpt2_groups(model, (char*)a.scratch + gpt2_factors_bytes(BT));
+    MatmulGroups groups = gpt2_groups(model, (char*)a.scratch + gpt2_factors_bytes(BT), 0, 0);
     bool scaled = matmul_classifier(&groups, a.output, factors, a.losses, a.lnf, model->params.wte, model->targets,
                                     gradient_scale, BT, C, c.vocab_size, Vp);
     floatX* inp = scaled ? a.dresidual : a.lnf; // dresidual is unused until LayerNorm's backward
@@ -384,6 +435,21 @@ static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float
     matmul_backward_weight(&model->matmul, dwte, a.output, inp, accumulate, BT, C, Vp);
     matmul_backward_input(&model->matmul, a.dbtc, a.output, model->params.wte, NULL, BT, C, Vp);
     if (scaled) { scale_rows(a.dbtc, a.dbtc, factors, BT, C, model->stream); }
+}
+
+// The same in fp8, some rows at a time, which leaves room in acts.output for the operands.
+static void gpt2_backward_logits_fp8(GPT2* model, float* dwte, int accumulate, float gradient_scale, int BT) {
+    const GPT2Config c = model->info.config;
+    const ActivationTensors a = model->acts;
+    const int C = c.channels, Vp = c.padded_vocab_size, rows = gpt2_fp8_rows(BT);
+    MatmulGroups groups = gpt2_groups(model, a.scratch, 1, c.num_layers);
+    for (int row = 0; row < BT; row += rows) {
+        const size_t at = (size_t)row * C;
+        matmul_classifier(&groups, a.output, NULL, a.losses + row, a.lnf + at, model->params.wte, model->targets + row,
+                          gradient_scale, rows, C, c.vocab_size, Vp);
+        matmul_weight(&groups, dwte, a.output, a.lnf + at, accumulate || row > 0, rows, C, Vp);
+        matmul_input(&groups, a.dbtc + at, a.output, model->params.wte, rows, C, Vp);
+    }
 }
 
 // Sums the micro-batch's losses; after the last one sets loss_scale and, with one process, computes the step's loss.
@@ -404,7 +470,8 @@ static void gpt2_backward_layers(GPT2* model, float* dwte, int accumulate, float
     ActivationTensors a = model->acts;
     GradientTensors g = model->grads;
     int BT = B * T, L = model->info.config.num_layers, C = model->info.config.channels;
-    gpt2_backward_logits(model, dwte, accumulate, scale, BT);
+    const auto backward_logits = model->info.settings.fp8 ? gpt2_backward_logits_fp8 : gpt2_backward_logits;
+    backward_logits(model, dwte, accumulate, scale, BT);
     const floatX* last_residual = gpt2_layer_input(model, L); // the last layer's output
     layernorm_backward(a.dresidual, g.lnfw, g.lnfb, gpt2_layer_gradients(model, L - 1).fcprojb, NULL, a.dbtc,
                        last_residual, model->params.lnfw, a.lnf_mean, a.lnf_rstd, a.scratch, BT, C, 1, model->stream);
@@ -422,6 +489,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
+    if (info->settings.fp8) { TRY(gpt2_check_fp8(info->config, BT)); }
     size_t scratch = gpt2_scratch_bytes(info->config, info->settings, B, T); // a smaller batch may need more of it
     TRY(status_now());
     if (scratch > model->plan.activations[ACTIVATION_scratch].bytes) {
@@ -450,6 +518,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     gpt2_finish_gradients(model, LAYOUT_REST, last);
     gpt2_finish_gradients(model, LAYOUT_WTE, last);
     if (last && gpt2_shares(model)) { exchange_gradients_end(&model->exchange); }
+    if (last) { model->fp8_begins = 1; }
     return status_now();
 }
 
@@ -478,30 +547,34 @@ static Status gpt2_read_scalars(GPT2* model) {
     return gpt2_take_scalars(model);
 }
 
-// Makes the model's stream wait for the weights that all processes have updated.
-static void gpt2_wait_weights(GPT2* model) {
-    for (int layer = -1; layer < model->info.config.num_layers; layer++) {
-        exchange_wait_weights(&model->exchange, layer);
-    }
+// The largest magnitudes of fp8's operands in all processes (size, fp8_delayed), behind the sums of blocks
+static float* gpt2_all_amax(const GPT2* model) { return model->block_sums + model->info.elements / LAYOUT_BLOCK; }
+static size_t gpt2_num_scales_of(GPT2Config config, GPT2Settings settings) {
+    return settings.fp8 ? fp8_delayed(config.num_layers) : 0;
 }
 
-// All-reduces the sums of squares of all blocks and the losses of all micro-batches, of which this process has some; then
-// computes the step's loss.
+// All-reduces the sums of squares of all blocks, the magnitudes of fp8's operands and the losses of all micro-batches, of which
+// this process has some; then computes the step's loss.
 static void gpt2_merge_sums(GPT2* model) {
     const GPT2Info* info = &model->info;
     const ParameterLayout* l = &model->layout;
     size_t begin, count, blocks = info->elements / LAYOUT_BLOCK, own = model->micro_steps, losses = own * info->size;
-    cuda_try(cudaMemsetAsync(model->block_sums, 0, (blocks + losses) * sizeof(float), model->stream));
+    const size_t scales = gpt2_num_scales_of(info->config, info->settings), amax = scales * info->size;
+    cuda_try(cudaMemsetAsync(model->block_sums, 0, (blocks + amax + losses) * sizeof(float), model->stream));
     for (int b = 0; b < l->num_buckets && info->sharded; b++) {
         layout_shard_part(l, b, info->rank, &begin, &count);
         block_squares(model->block_sums + begin / LAYOUT_BLOCK, model->grads_memory + begin, count, model->stream);
     }
     if (!info->sharded) { block_squares(model->block_sums, model->grads_memory, info->elements, model->stream); }
-    float* all_losses = model->block_sums + blocks;
+    float *all_amax = gpt2_all_amax(model), *all_losses = all_amax + amax;
     cuda_try(cudaMemcpyAsync(all_losses + info->rank * own, model->micro_losses, own * sizeof(float),
                              cudaMemcpyDeviceToDevice, model->stream));
-    exchange_merge(&model->exchange, info->sharded ? model->block_sums : all_losses,
-                   (info->sharded ? blocks : 0) + losses, COMM_FLOAT);
+    if (scales > 0) {
+        cuda_try(cudaMemcpyAsync(all_amax + info->rank * scales, model->fp8.amax, scales * sizeof(float),
+                                 cudaMemcpyDeviceToDevice, model->stream));
+    }
+    exchange_merge(&model->exchange, info->sharded ? model->block_sums : all_amax,
+                   (info->sharded ? blocks : 0) + amax + losses, COMM_FLOAT);
     losses_mean(&model->scalars->loss, all_losses, losses, model->loss_scale, model->stream);
 }
 
@@ -604,6 +677,11 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     if (gather) { exchange_weights(exchange, model->params_memory, sizeof(floatX), -1, 0); }
     gpt2_update_buckets(model, first, all, weight_decay, adamw, guard);
     gpt2_update_matrices(model, weight_decay, adamw, guard);
+    if (model->info.settings.fp8) {
+        const int shares = gpt2_shares(model);
+        fp8_next_scales(&model->fp8, shares ? gpt2_all_amax(model) : (float*)model->fp8.amax,
+                        shares ? model->info.size : 1, model->stream);
+    }
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     gpt2_copy_scalars(model);
     cuda_try(cudaEventRecord(model->updated, model->stream));
@@ -708,6 +786,9 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
         layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
     }
+    if (settings.fp8 && layer < column_sum_scratch_bytes(4 * C)) {
+        layer = column_sum_scratch_bytes(4 * C);
+    } // of dgelu
     layer = size_add(layer, gpt2_qkv_bias_sums(B, T, NH, C, &gpu).end);
     return layer > classifier ? layer : classifier;
 }
@@ -720,12 +801,13 @@ static int gpt2_has_wte_leaf(GPT2Settings settings) { return settings.micro_step
 static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const ParameterLayout* layout) {
     size_t n = layout->elements, wte, at;
     size_t micro_steps = (size_t)settings.micro_steps, losses = (size_t)(layout->size + 1) * micro_steps;
+    size_t amax = gpt2_num_scales_of(layout->config, settings) * (size_t)layout->size;
     layout_group_range(layout, LAYOUT_WTE, &at, &wte);
     size_t buffers = settings.sum_any ? 1 : (size_t)gradient_buffers(settings.micro_steps, GPT2_IN_PLACE);
     size_t tree = size_add(size_mul(buffers - 1, n), gpt2_has_wte_leaf(settings) ? wte : 0);
     plan_set(plan, PLAN_GRADIENT_TREE, PLAN_DEVICE, size_mul(tree, sizeof(float)));
     plan_set(plan, PLAN_RECEIVED, PLAN_DEVICE, exchange_received_bytes(layout, settings.sum_any));
-    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, (n / LAYOUT_BLOCK + losses) * sizeof(float));
+    plan_set(plan, PLAN_BLOCK_SUMS, PLAN_DEVICE, (n / LAYOUT_BLOCK + amax + losses) * sizeof(float));
     plan_set(plan, PLAN_HOST_WEIGHTS, PLAN_HOST, n * sizeof(float));
 }
 
@@ -748,7 +830,55 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
         while (known < count && !(kinds[known] == leaf)) { known++; }
         if (known == count) { kinds[count++] = leaf; }
     }
-    return size_round_up(config.num_layers * (FORWARD_GRAPH_BYTES + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
+    const size_t forward = (settings.fp8 ? 2 : 1) * FORWARD_GRAPH_BYTES; // of training, and of evaluation
+    return size_round_up(config.num_layers * (forward + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
+}
+
+// Why fp8 does not train a model in batches of BT tokens: all dimensions of cuBLASLt's 8-bit GEMMs are multiples of 16.
+static Status gpt2_check_fp8(GPT2Config config, int BT) {
+    DeviceCode code;
+    if (sizeof(floatX) == 4) { return status_fail("--fp8 is of bf16 builds; this one is fp32"); }
+    if (device_code(&code) == STATUS_OK && code.capability < 89) {
+        return status_fail("--fp8 needs a GPU of compute capability 8.9 or newer; this one has %d.%d",
+                           code.capability / 10, code.capability % 10);
+    }
+    status_clear();
+    if (config.channels % 16 != 0 || BT % 16 != 0) {
+        return status_fail(
+            "--fp8 needs channels in multiples of 16, here %d, and micro-batches of tokens in multiples of "
+            "32, here %d",
+            config.channels, BT);
+    }
+    return STATUS_OK;
+}
+
+// Rows of the classifier at a time in fp8: half of a batch where that is possible, and at most 8192 where that divides it
+static int gpt2_fp8_rows(int BT) {
+    int rows = BT % 32 == 0 ? BT / 2 : BT;
+    while (rows > 8192 && rows % 32 == 0) { rows /= 2; }
+    return rows;
+}
+
+// What fp8 keeps, in bytes from the beginning of its memory or, of `operands`, of a place after the logits in acts.output
+struct Fp8Memory {
+    size_t scales, amax, weight_scales, weight_amax, weights, weight_columns, end; // of what is always its own
+    size_t inp, dout, dout_columns, operands_end;                                  // of the operands
+    size_t logits;                                                                 // bytes of acts.output before them
+    int in_output;                                                                 // 1: acts.output has room for them
+};
+static Fp8Memory gpt2_fp8_memory(GPT2Config config, const ParameterLayout* layout, size_t BT) {
+    const size_t C = config.channels, Vp = config.padded_vocab_size, rows = gpt2_fp8_rows((int)BT);
+    const size_t delayed = size_round_up(fp8_delayed(config.num_layers) * sizeof(float), 256);
+    const size_t of_layer = 4 * C * BT, of_logits = rows * Vp, dout = of_layer > of_logits ? of_layer : of_logits;
+    Fp8Memory m;
+    m.scales = 0, m.amax = delayed, m.weight_scales = 2 * delayed, m.weight_amax = 3 * delayed, m.weights = 4 * delayed;
+    m.weight_columns = m.weights + size_round_up(layout->elements, 256);
+    m.end = m.weight_columns + size_round_up(layout->elements, 256);
+    m.inp = 0, m.dout = size_round_up(of_layer, 256), m.dout_columns = m.dout + size_round_up(dout, 256);
+    m.operands_end = m.dout_columns + size_round_up(dout, 256);
+    m.logits = size_round_up(rows * Vp * sizeof(floatX), 256);
+    m.in_output = m.logits + m.operands_end <= BT * Vp * sizeof(floatX);
+    return m;
 }
 
 static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
@@ -771,6 +901,11 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout);
+    if (settings.fp8) {
+        TRY(gpt2_check_fp8(config, (int)BT));
+        const Fp8Memory m = gpt2_fp8_memory(config, layout, BT);
+        plan_set(plan, PLAN_FP8, PLAN_DEVICE, m.end + (m.in_output ? 0 : m.operands_end));
+    }
     plan_set(plan, PLAN_MUON, PLAN_DEVICE, settings.muon ? muon_scratch_bytes(config.channels) : 0);
     plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
     gpt2_plan_sorted(plan, config, BT);
@@ -883,6 +1018,29 @@ static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
     return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
 }
 
+static Status gpt2_allocate_fp8(GPT2* model, size_t BT) {
+    const Fp8Memory m = gpt2_fp8_memory(model->info.config, &model->layout, BT);
+    char* own = (char*)zeros_alloc(model, PLAN_FP8);
+    TRY(status_now());
+    char* operands = m.in_output ? (char*)model->acts.output + m.logits : own + m.end;
+    model->fp8_memory = own, model->fp8_begins = 1;
+    model->fp8 = {model->info.config.num_layers,
+                  1,
+                  (float*)(own + m.scales),
+                  (unsigned*)(own + m.amax),
+                  (float*)(own + m.weight_scales),
+                  (unsigned*)(own + m.weight_amax),
+                  model->params_memory,
+                  (uint8_t*)own + m.weights,
+                  (uint8_t*)own + m.weight_columns,
+                  (uint8_t*)operands + m.inp,
+                  (uint8_t*)operands + m.dout,
+                  (uint8_t*)operands + m.dout_columns,
+                  0,
+                  -1};
+    return STATUS_OK;
+}
+
 // Allocates what training needs beside blocks and activations; BT is the number of tokens of a batch.
 static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
@@ -900,7 +1058,9 @@ static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     if (gpt2_has_wte_leaf(info->settings)) {
         model->wte_memory = gpt2_gradients(model, gradient_buffers(info->settings.micro_steps, GPT2_IN_PLACE));
     }
-    model->micro_losses = model->block_sums + info->elements / LAYOUT_BLOCK + all_losses;
+    model->micro_losses =
+        gpt2_all_amax(model) + gpt2_num_scales_of(info->config, info->settings) * info->size + all_losses;
+    if (info->settings.fp8) { TRY(gpt2_allocate_fp8(model, BT)); }
     layout_point(&model->grads, &model->layout, model->grads_memory, sizeof(float), 0);
     TRY(cuda_try(cudaDeviceSynchronize()));
     if (info->size == 1 || !info->settings.copy_engines || info->settings.sum_any) { return STATUS_OK; }
@@ -941,7 +1101,7 @@ void gpt2_free(GPT2* model) {
     void* on_device[] = {model->params_memory, model->grads_memory, model->tree_memory, model->exchange.received,
                          model->block_sums,    model->m_memory,     model->v_memory,    model->master_weights,
                          model->acts_memory,   model->inputs,       model->scalars,     model->sorted.buckets,
-                         model->muon_scratch};
+                         model->muon_scratch,  model->fp8_memory};
     void* on_host[] = {model->info.losses, model->sorted_host.buckets, model->scalars_host, model->snapshot};
     for (void* p : on_device) { cudaFree(p); }
     for (void* p : on_host) { cudaFreeHost(p); }
@@ -1035,6 +1195,22 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
 }
 
 // ----------------------------------------------------------------------------
+// Scales
+
+int gpt2_num_scales(const GPT2* model) { return (int)gpt2_num_scales_of(model->info.config, model->info.settings); }
+
+Status gpt2_get_scales(GPT2* model, float* scales) {
+    status_clear();
+    return device_copy(scales, model->fp8.scales, gpt2_num_scales(model) * sizeof(float), cudaMemcpyDeviceToHost);
+}
+
+Status gpt2_set_scales(GPT2* model, const float* scales) {
+    status_clear();
+    model->fp8.cold = gpt2_num_scales(model) == 0 || scales[0] == 0;
+    return device_copy(model->fp8.scales, scales, gpt2_num_scales(model) * sizeof(float), cudaMemcpyHostToDevice);
+}
+
+// ----------------------------------------------------------------------------
 // Finding faults
 
 static int gpt2_scan(GPT2* model, const void* data, size_t count, size_t element) {
@@ -1051,7 +1227,7 @@ static int gpt2_scan(GPT2* model, const void* data, size_t count, size_t element
 Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
     status_clear();
     gpt2_wait_weights(model);
-    if (model->info.last_pass == PASS_FORWARD || model->info.last_pass == PASS_VALIDATE) { // the logits, too
+    if (model->info.last_pass != PASS_NONE && model->info.last_pass != PASS_BACKWARD) { // the logits, too
         matmul_forward(&model->matmul, model->acts.output, model->acts.lnf, model->params.wte, NULL,
                        model->info.last_B * model->info.last_T, model->info.config.channels,
                        model->info.config.padded_vocab_size);

@@ -78,10 +78,10 @@ def write_muon(path, changes, steps, samples):
     print(f"{path}: {os.path.getsize(path):,} bytes")
 
 
-def write_errors(path, errors, batches):
-    """Writes the errors of bf16, {name: error}, that dev/test/whole/reference_test.h reads beside a debug state."""
+def write_errors(path, precision, errors, batches):
+    """Writes the errors of a precision, {name: error}, that dev/test/whole/reference_test.h reads beside a debug state."""
     with OutputFile(path) as out:
-        out.write(f"# root mean square errors of bf16 over {batches} batches (dev/reference/rounding.py)\n".encode())
+        out.write(f"# root mean square errors of {precision} over {batches} batches (dev/reference/rounding.py)\n".encode())
         for name, error in errors.items():
             out.write(f"{name},{error:.4e}\n".encode())
         out.finish()

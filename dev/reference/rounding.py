@@ -3,7 +3,7 @@
 The GPU trainer stores every activation, and every gradient of one, in bf16, and computes in between in fp32. Round
 stands wherever train_gpt2.cu stores a tensor; the arithmetic in between is fp64 here, since fp32 errs 2^-16 times as
 much. Weights are bf16 copies of the fp32 master weights; their gradients are fp32. Attention rounds P and dS as well,
-before the GEMMs that they enter.
+before the GEMMs that they enter. With --fp8 the operands of all other GEMMs are rounded to e4m3, too.
 
 measure() gives, for each tensor that dev/test/whole/reference_test.h compares, the root mean square of its error over
 some batches; the test allows three times as much. A fault that is larger than our rounding is refused, and nothing
@@ -70,30 +70,60 @@ class Attention(torch.autograd.Function):
         return scale * (dS @ k), scale * (dS.transpose(-2, -1) @ q), to_bf16(P).transpose(-2, -1) @ dout
 
 
-def rounded_block(block, x):
+FP8_HEADROOM = 2  # dev/cuda/matmul/fp8.cuh
+
+
+def to_e4m3(x, headroom=1):
+    """x in e4m3, with the smallest power of two as its scale with which headroom times its largest does not saturate."""
+    scale = 2.0 ** math.ceil(math.log2(x.abs().max().item() * headroom / 448))
+    spacing = torch.exp2(torch.floor(torch.log2((x / scale).abs().clamp(min=2.0**-6))) - 3)
+    return torch.round(x / scale / spacing) * spacing * scale
+
+
+class LinearE4M3(torch.autograd.Function):
+    """x w^T and its two gradients, of operands in e4m3."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        x, w = to_e4m3(x, FP8_HEADROOM), to_e4m3(w)
+        ctx.save_for_backward(x, w)
+        return x @ w.T
+
+    @staticmethod
+    def backward(ctx, dout):
+        x, w = ctx.saved_tensors
+        dout = to_e4m3(dout, FP8_HEADROOM)
+        return dout @ w, dout.flatten(0, -2).T @ x.flatten(0, -2)
+
+
+def linear_e4m3(x, w, b=0):
+    return LinearE4M3.apply(x, w) + b
+
+
+def rounded_block(block, x, linear):
     """model.Block with our rounding. x: (B,T,C)."""
     B, T, C = x.shape
     w = {name: Weight.apply(parameter) for name, parameter in block.named_parameters()}
     r = Round.apply
     ln1 = r(F.layer_norm(x, (C,), w["ln1w"], w["ln1b"], LAYERNORM_EPSILON))
-    qkv = r(F.linear(ln1, w["qkvw"], w["qkvb"]))
+    qkv = r(linear(ln1, w["qkvw"], w["qkvb"]))
     q, k, v = qkv.view(B, T, 3, block.heads, C // block.heads).permute(2, 0, 3, 1, 4)
     atty = r(Attention.apply(q, k, v).transpose(1, 2).reshape(B, T, C))
-    x = r(x + r(F.linear(atty, w["attprojw"], w["attprojb"])))
+    x = r(x + r(linear(atty, w["attprojw"], w["attprojb"])))
     ln2 = r(F.layer_norm(x, (C,), w["ln2w"], w["ln2b"], LAYERNORM_EPSILON))
-    fch = r(F.linear(ln2, w["fcw"], w["fcb"]))
-    return r(x + r(F.linear(r(F.gelu(fch, approximate="tanh")), w["fcprojw"], w["fcprojb"])))
+    fch = r(linear(ln2, w["fcw"], w["fcb"]))
+    return r(x + r(linear(r(F.gelu(fch, approximate="tanh")), w["fcprojw"], w["fcprojb"])))
 
 
-def rounded_forward(model, x, y):
+def rounded_forward(model, x, y, linear=F.linear):
     """model.GPT2.forward with our rounding: logits (B,T,V) and the mean loss."""
     C, V = model.config.channels, model.config.vocab_size
     wte, wpe = Weight.apply(model.wte), Weight.apply(model.wpe)
     stream = Round.apply(F.embedding(x, wte) + wpe[: x.shape[1]])
     for block in model.blocks:
-        stream = rounded_block(block, stream)
+        stream = rounded_block(block, stream, linear)
     lnf = F.layer_norm(stream, (C,), Weight.apply(model.lnfw), Weight.apply(model.lnfb), LAYERNORM_EPSILON)
-    logits = Round.apply(F.linear(Round.apply(lnf), wte)[..., :V])
+    logits = Round.apply(linear(Round.apply(lnf), wte)[..., :V])
     return logits, F.cross_entropy(logits.reshape(-1, V), y.reshape(-1))
 
 
@@ -129,7 +159,11 @@ def muon_changes(model, forward, x, y, steps, clip, *settings, rounded=lambda x:
     return [torch.cat([(a - b).detach().flatten() for a, b in zip(now, then)]) for (_, now), (_, then) in pairs]
 
 
-def measure(model, batches, steps, clip, *settings, muon=False):
+def forward_e4m3(model, x, y):
+    return rounded_forward(model, x, y, linear_e4m3)
+
+
+def measure(model, batches, steps, clip, *settings, forward=rounded_forward, muon=False):
     """{name: root mean square error over the batches}: relative in norm; of losses, in nats. `model` is in fp64.
 
     muon: also of what as many steps of Muon change.
@@ -145,7 +179,7 @@ def measure(model, batches, steps, clip, *settings, muon=False):
 
     for x, y in batches:
         exact = run_steps(copy.deepcopy(model), lambda m, *batch: m(*batch), x, y, steps, clip, *settings)
-        ours = run_steps(copy.deepcopy(model), rounded_forward, x, y, steps, clip, *settings)
+        ours = run_steps(copy.deepcopy(model), forward, x, y, steps, clip, *settings)
         add("logits", relative(ours[0], exact[0]))
         add("loss", ours[1][0] - exact[1][0])
         add("gradients", relative(torch.cat(ours[2]), torch.cat(exact[2])))

@@ -9,7 +9,7 @@
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 2 --heads 1 \\
         --channels 32 --context 64 --vocab 251 --batch 2 --time 37 --muon --output dev/reference/tiny
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 2 \\
-        --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --muon --output dev/reference/tiny_heads
+        --channels 64 --context 40 --vocab 123 --batch 2 --time 40 --muon --fp8 --output dev/reference/tiny_heads
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
         --channels 64 --context 1030 --vocab 16 --batch 2 --time 1030 --weights bf16 --output dev/reference/long_hs64
     python3 dev/reference/write_reference.py --init test --learning-rate 1e-3 --error-batches 32 --layers 1 --heads 1 \\
@@ -41,7 +41,7 @@ from model import (
     initialise_for_tests,
     make_optimizer,
 )
-from rounding import measure, muon_changes
+from rounding import forward_e4m3, measure, muon_changes
 
 STEPS, MUON_SAMPLES = 10, 128
 BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
@@ -92,6 +92,7 @@ def parse_arguments():
         default="float32",
         help="bf16: <output>.bin has rounded weights, and the state is computed from them (default: %(default)s)",
     )
+    parser.add_argument("--fp8", action="store_true", help="with --error-batches: the errors of --fp8, too")
     parser.add_argument("--muon", action="store_true", help="write what ten steps of Muon change, too")
     add_device_option(parser)
     parser.add_argument("--output", required=True, metavar="PREFIX", help="of the files")
@@ -156,7 +157,10 @@ def main():
         batches = [build_batch(args, model.config, n) for n in range(args.error_batches)]
         batches = [tuple(t.to(args.device) for t in batch) for batch in batches]
         errors = measure(model, batches, STEPS, CLIP, *adam, muon=args.muon)
-        write_errors(f"{args.output}_bf16_errors.csv", errors, args.error_batches)
+        write_errors(f"{args.output}_bf16_errors.csv", "bf16", errors, args.error_batches)
+        if args.fp8:
+            errors = measure(model, batches, 1, CLIP, *adam, forward=forward_e4m3)
+            write_errors(f"{args.output}_fp8_errors.csv", "fp8", errors, args.error_batches)
     if args.muon:
         changes = muon_changes(copy.deepcopy(model), lambda m, *batch: m(*batch), x, y, STEPS, CLIP, *adam)
         write_muon(f"{args.output}_muon.bin", changes, STEPS, MUON_SAMPLES)

@@ -86,7 +86,7 @@ build/nccl_exchange build/link_power: build/%: dev/bench/%.cu build/gpu.flags
 define gpu_unit_test_rule
 $(filter %_$(1),$(gpu_unit_tests)): build/%_$(1): %.cu build/trainer.flags
 	$$(call compile_apart,$(1))
-$(patsubst %,build/test_gpu_%_$(1),bench doctor first_rows generate graphs kernels pairs processes): $(call training_kernels,$(1))
+$(patsubst %,build/test_gpu_%_$(1),bench doctor first_rows fp8 generate graphs kernels pairs processes): $(call training_kernels,$(1))
 build/test_gpu_generate_$(1) build/test_gpu_decode_$(1): build/decode_$(1).o
 endef
 $(foreach p,bf16 fp32,$(eval $(call gpu_unit_test_rule,$(p))))

@@ -8,9 +8,9 @@ Checkpoints of a training run, in llm.c's files: in the output directory, for st
 (N as %08d.) Files appear under their names only when they are complete. Both hold checksums (checked_file.h), the step, the
 run's id and the digest of the weights, so that damaged or renamed files, or files of two runs, are refused. After its header
 a state file holds: first moments, second moments, master weights where there are any, the order of the data where it is
-shuffled (dataloader.h), two OutlierDetectors, and the run's settings as text. A number that is not finite is neither
-written nor read. Nothing here ends the program: a failed save must not end a run, nor a damaged checkpoint a resume. Of a
-run's processes rank 0 alone sees the files (checkpoint/shards.h), which are the same for any number of them.
+shuffled (dataloader.h), two OutlierDetectors, with --fp8 the scales of operands, and the run's settings as text. A number that
+is not finite is neither written nor read. Nothing here ends the program: a failed save must not end a run, nor a damaged
+checkpoint a resume. Of a run's processes rank 0 alone sees the files (checkpoint/shards.h), the same for any number of them.
 */
 #ifndef LLMC_CHECKPOINT_CHECKPOINT_H
 #define LLMC_CHECKPOINT_CHECKPOINT_H
@@ -102,7 +102,8 @@ enum {
     STATE_SETTINGS_DIGEST = 44, // 64 bit; of the settings that a result depends on, or 0
     STATE_DATA_DIGEST = 46,     // 64 bit; of the training data, or 0
     STATE_NAMES = 48,           // 1, of an older version: the order of the data ends with 64 bits for each of its files
-    STATE_MUON = 49             // 1: --optimizer muon, second moments only of what AdamW updates
+    STATE_MUON = 49,            // 1: --optimizer muon, second moments only of what AdamW updates
+    STATE_SCALES = 50           // how many scales of fp8 operands there are, 0 without --fp8
 };
 
 enum { MODEL_RUN = 12 }; // 64 bit; the run's id, in the header of the model file
@@ -116,10 +117,27 @@ typedef struct {
     int step;
     DataLoaderState loader;
     Outliers outliers;
+    float* scales; // (num_scales) of fp8 operands
+    int num_scales;
     RunIdentity identity; // its text is the run's own, and outlives every save
 } RunState;
 
-static inline void run_state_free(RunState* s) { dataloader_state_free(&s->loader); }
+static inline void run_state_free(RunState* s) {
+    dataloader_state_free(&s->loader);
+    free(s->scales);
+    s->scales = NULL, s->num_scales = 0;
+}
+
+static inline void run_state_allocate_scales_(RunState* s, int count) {
+    s->scales = (float*)calloc_check((size_t)count, sizeof(float));
+    s->num_scales = count;
+}
+
+// Copies the scales of fp8 operands, of which a model without them has 0.
+static inline Status run_state_take_scales(RunState* s, GPT2* model) {
+    run_state_allocate_scales_(s, gpt2_num_scales(model));
+    return gpt2_get_scales(model, s->scales);
+}
 
 // ----------------------------------------------------------------------------
 // The files of a step
@@ -219,6 +237,7 @@ static inline void checkpoint_state_header_(int32_t* header, const GPT2* model, 
     header[STATE_BATCH] = gpt2_info(model)->B;
     header[STATE_TIME] = gpt2_info(model)->T;
     header[STATE_OUTLIERS] = 1;
+    header[STATE_SCALES] = run->num_scales;
     header[STATE_SETTINGS] = (int32_t)run->identity.text_bytes;
     memcpy(&header[STATE_MODEL], &contents, sizeof(contents));
     memcpy(&header[STATE_RUN], &run->identity.run, sizeof(run->identity.run));
@@ -232,13 +251,14 @@ static inline Status checkpoint_write_state(CheckedWriter* file, CheckpointSourc
     static const GPT2Block blocks[] = {GPT2_MOMENTS1, GPT2_MOMENTS2, GPT2_MASTER_WEIGHTS};
     int32_t header[HEADER_INTS];
     checkpoint_state_header_(header, from->model, run, contents);
-    size_t settings = (size_t)header[STATE_SETTINGS];
-    size_t bytes = dataloader_state_bytes(&run->loader) + sizeof(run->outliers) + settings;
+    size_t settings = (size_t)header[STATE_SETTINGS], scales = (size_t)run->num_scales * sizeof(float);
+    size_t bytes = dataloader_state_bytes(&run->loader) + sizeof(run->outliers) + scales + settings;
     for (int i = 0; i < 3; i++) { bytes += gpt2_block_bytes(from->model, blocks[i]); }
     TRY(checked_create(file, path, header, bytes));
     for (int i = 0; i < 3; i++) { TRY(checkpoint_write_block_(file, from, blocks[i])); }
     TRY(dataloader_state_write(&run->loader, file));
     TRY(checked_write(file, &run->outliers, sizeof(run->outliers)));
+    TRY(checked_write(file, run->scales, scales));
     return checked_write(file, run->identity.text, settings);
 }
 
@@ -323,6 +343,10 @@ static inline Status checkpoint_open_state_(CheckedReader* file, const char* pat
     TRY(checkpoint_flag_(file, STATE_MUON));
     TRY(checkpoint_flag_(file, STATE_OUTLIERS));
     TRY(checkpoint_flag_(file, STATE_NAMES));
+    int scales = file->header[STATE_SCALES];
+    if (scales < 0 || (size_t)scales > file->body_bytes / sizeof(float)) {
+        return status_fail("%s: header word %d says %d scales; it is corrupt", path, STATE_SCALES, scales);
+    }
     int settings = file->header[STATE_SETTINGS];
     if (settings >= 0 && (size_t)settings <= file->body_bytes) { return STATUS_OK; }
     return status_fail("%s: header word %d says %d bytes of settings; it is corrupt", path, STATE_SETTINGS, settings);
@@ -383,6 +407,19 @@ static inline Status checkpoint_read_outliers_(Outliers* outliers, CheckedReader
     return status_fail("%s: its outlier detectors are corrupt; resume from another checkpoint", file->path);
 }
 
+// Scales are powers of two, or all 0 before the first update.
+static inline Status checkpoint_read_scales_(RunState* run, CheckedReader* file) {
+    run_state_allocate_scales_(run, file->header[STATE_SCALES]);
+    TRY(checked_read(file, run->scales, (size_t)run->num_scales * sizeof(float)));
+    for (int i = 0; i < run->num_scales; i++) {
+        int exponent, is_power = frexpf(run->scales[i], &exponent) == 0.5f;
+        if ((run->scales[0] == 0 && run->scales[i] == 0) || (run->scales[0] != 0 && is_power)) { continue; }
+        return status_fail("%s: scale %d is %g, no power of two; the file is corrupt", file->path, i,
+                           (double)run->scales[i]);
+    }
+    return STATUS_OK;
+}
+
 // Reads all of an open state file: of a model of so many parameters, into `model` unless that is NULL. Also after an error
 // run_state_free frees what it took.
 static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Config config, size_t parameters,
@@ -392,6 +429,7 @@ static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Conf
     size_t second = file->header[STATE_MUON] ? layout_second_moments(table, config, 1) : parameters;
     size_t least = size_mul(sizeof(float), size_add(size_mul(1 + has_master, parameters), second));
     least = size_add(least, (size_t)file->header[STATE_OUTLIERS] * sizeof(run->outliers));
+    least = size_add(least, (size_t)file->header[STATE_SCALES] * sizeof(float));
     if (file->body_bytes < size_add(least, (size_t)file->header[STATE_SETTINGS])) {
         return status_fail("%s has %zu bytes, the state of this model has at least %zu; it is truncated or another "
                            "model's",
@@ -405,6 +443,7 @@ static inline Status checkpoint_read_state_(GPT2* model, RunState* run, GPT2Conf
     TRY(dataloader_state_read(&run->loader, file, file->header[STATE_SHUFFLE], shard, sample,
                               file->header[STATE_NAMES]));
     TRY(checkpoint_read_outliers_(&run->outliers, file));
+    TRY(checkpoint_read_scales_(run, file));
     TRY(checked_skip(file, (size_t)file->header[STATE_SETTINGS]));
     return checked_end(file);
 }
@@ -497,7 +536,10 @@ static inline Status checkpoint_receive_blocks_(GPT2* model) {
 // Rank 0's position in the data, and its outlier detectors, in every process.
 static inline Status checkpoint_spread_run_(Comm* comm, RunState* run) {
     DataLoaderState* l = &run->loader;
-    int *shards = l->shard_order, *samples = l->sample_order;
+    int *shards = l->shard_order, *samples = l->sample_order, scales = run->num_scales;
+    TRY(comm_broadcast(comm, &scales, sizeof(scales), 0));
+    if (comm_rank(comm) != 0) { run_state_allocate_scales_(run, scales); }
+    TRY(comm_broadcast(comm, run->scales, (size_t)scales * sizeof(float), 0));
     TRY(comm_broadcast(comm, &run->outliers, sizeof(run->outliers), 0));
     TRY(comm_broadcast(comm, l, sizeof(*l), 0));
     l->shard_order = shards, l->sample_order = samples;
@@ -525,6 +567,9 @@ NOINLINE Status checkpoint_read_files(GPT2* model, DataLoader* loader, Outliers*
     if (result == STATUS_OK) { result = checkpoint_spread_run_(comm, &run); }
     if (result == STATUS_OK && comm_rank(comm) != 0) {
         result = dataloader_set_state(loader, &run.loader, paths->state);
+    }
+    if (result == STATUS_OK && run.num_scales == gpt2_num_scales(model)) {
+        result = gpt2_set_scales(model, run.scales);
     }
     if (result == STATUS_OK) { *outliers = run.outliers; }
     run_state_free(&run);

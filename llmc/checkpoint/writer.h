@@ -213,7 +213,10 @@ static inline void checkpoint_writer_save(CheckpointWriter* w, const DataLoader*
     double start = wall_seconds() - w->waited;
     w->waited = 0.0;
     status_clear();
-    if (comm_rank(w->comm) == 0) { dataloader_get_state(loader, &w->run.loader); }
+    if (comm_rank(w->comm) == 0) {
+        dataloader_get_state(loader, &w->run.loader);
+        check(run_state_take_scales(&w->run, w->source.model));
+    }
     w->run.outliers = *outliers;
     w->run.identity = *identity;
     w->run.step = w->step = step;

@@ -360,7 +360,7 @@ static inline int fault_search_activations_(FaultSearch* s) {
     }
     for (int i = ACTIVATION_lnf; i < ACTIVATION_losses && !found; i++) { found = fault_search_activation_(s, i, 0, 0); }
     return found || (last != PASS_BACKWARD && fault_search_activation_(s, ACTIVATION_output, 0, 0)) ||
-           (last != PASS_FORWARD && fault_search_activation_(s, ACTIVATION_losses, 0, 0));
+           ((last == PASS_VALIDATE || last == PASS_BACKWARD) && fault_search_activation_(s, ACTIVATION_losses, 0, 0));
 }
 
 // gpt2_find_non_finite

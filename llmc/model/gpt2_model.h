@@ -42,6 +42,7 @@ typedef enum { PLAN_DEVICE, PLAN_HOST } PlanMemory;
     X(GRADIENT_TREE, "gradients, tree sums")                                                                           \
     X(RECEIVED, "gradients received")                                                                                  \
     X(BLOCK_SUMS, "sums of blocks")                                                                                    \
+    X(FP8, "fp8 weights, operands")                                                                                    \
     X(MUON, "orthogonalisation")                                                                                       \
     X(ACTIVATIONS, "activations")                                                                                      \
     X(BATCH, "a batch")                                                                                                \
@@ -148,6 +149,7 @@ typedef struct {
     int zero;           // 1: a process has the moments and master weights of its shard only (ZeRO-1); 0: it has all
     int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
     int copy_engines; // 1: copy engines exchange data between GPUs of one machine, where possible; 0: NCCL's kernels
+    int fp8;          // 1: the GEMMs of training have e4m3 operands
     int graphs;       // 1: on one GPU, passes over full batches are CUDA graphs from the second on (pass_graph.cuh)
     int documents;    // attention stays within documents: 0 never, 1 in gpt2_forward, 2 in gpt2_validate too
     int positions;    // 1: and positions are counted from a document's start; 0: from the row's
@@ -159,6 +161,7 @@ static inline GPT2Settings gpt2_default_settings(void) {
     s.recompute = 1, s.master_weights = 1, s.tf32 = 1, s.gelu_fusion = 0;
     s.muon = 0, s.momentum = 0.95f;
     s.micro_steps = 1, s.comm = NULL, s.zero = 1, s.sum_any = 0, s.copy_engines = 1, s.graphs = 1;
+    s.fp8 = 0;
     s.documents = s.positions = s.separator = 0;
     return s;
 }
@@ -167,6 +170,7 @@ static inline GPT2Settings gpt2_default_settings(void) {
 typedef enum {
     PASS_NONE,     // nothing
     PASS_FORWARD,  // activations and logits
+    PASS_EVALUATE, // the same, of gpt2_evaluate
     PASS_VALIDATE, // and losses
     PASS_BACKWARD  // activations, losses, and gradients in place of the logits
 } LastPass;
@@ -270,12 +274,21 @@ size_t gpt2_block_bytes(const GPT2* model, GPT2Block block);
 Status gpt2_copy_out(GPT2* model, void* host, GPT2Block block, size_t offset, size_t bytes);
 Status gpt2_copy_in(GPT2* model, GPT2Block block, const void* host, size_t offset, size_t bytes);
 
+// With settings.fp8 the scales of operands, which follow from one step and serve the next; 0 before the first gpt2_update. How
+// many there are, 0 without fp8, and copies to the host and back. All processes have the same.
+int gpt2_num_scales(const GPT2* model);
+Status gpt2_get_scales(GPT2* model, float* scales);
+Status gpt2_set_scales(GPT2* model, const float* scales);
+
 // ----------------------------------------------------------------------------
 // Passes. inputs and targets (B,T) are tokens on the host. The GPU reads them in stream order: they must not change until
 // the second next gpt2_forward has returned.
 
 // The forward pass of a batch up to the final LayerNorm, with B and T at most as allocated.
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
+
+// The same for a batch from which nothing is learnt: in the training precision, where gpt2_forward may be in fp8.
+Status gpt2_evaluate(GPT2* model, const int* inputs, int B, int T);
 
 // Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after
 // gpt2_backward, which replaces them by their gradient. The weights must still be those of the pass. Logits are not rounded to
@@ -421,7 +434,10 @@ static inline Status gpt2_check_training(const GPT2Info* info) {
 static inline Status gpt2_check_backward(const GPT2Info* info, int grad_accum_steps, int micro_step) {
     TRY(gpt2_check_training(info));
     if (info->last_pass == PASS_NONE) { return status_fail("gpt2_backward before gpt2_forward"); }
-    if (info->last_pass == PASS_BACKWARD) { return status_fail("gpt2_backward with no gpt2_forward before it"); }
+    int evaluated = info->last_pass == PASS_EVALUATE || (info->settings.fp8 && info->last_pass == PASS_VALIDATE);
+    if (info->last_pass == PASS_BACKWARD || evaluated) {
+        return status_fail("gpt2_backward with no gpt2_forward before it");
+    }
     if (micro_step < 0 || micro_step >= grad_accum_steps) {
         return status_fail("micro-step %d of %d", micro_step, grad_accum_steps);
     }

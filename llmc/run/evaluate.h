@@ -154,7 +154,7 @@ static inline void trainer_sample(Trainer* t, int step) {
     for (int n = 1; n < length && !signals_stop(); n++) {
         int window = 64; // forward on the next power of two of tokens: few shapes to plan GEMMs for
         while (window < n) { window *= 2; }
-        check(gpt2_forward(t->model, tokens, 1, window < T ? window : T));
+        check(gpt2_evaluate(t->model, tokens, 1, window < T ? window : T));
         check(gpt2_get_logits(t->model, logits, n - 1));
         float coin = random_f32(&rng);
         tokens[n] = sample_token(logits, V, &sampler, NULL, 0, coin, logits + V);

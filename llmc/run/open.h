@@ -152,6 +152,7 @@ static inline GPT2Settings trainer_settings(const Trainer* t) {
     s.sum_any = strcmp(o->sum_order, "any") == 0;
     s.copy_engines = strcmp(o->exchange, "auto") == 0;
     s.graphs = o->cuda_graphs;
+    s.fp8 = o->fp8;
     s.documents = o->documents, s.positions = strcmp(o->positions, "document") == 0;
     s.separator = t->tokenizer.eot_token;
     return s;

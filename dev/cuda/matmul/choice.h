@@ -52,6 +52,15 @@ static inline const char* matmul_unsupported(MatmulGroup group, MatmulSizes s) {
     return NULL;
 }
 
+// Why a GEMM of K-major e4m3 operands a (M,K) and b (N,K) is not served, or NULL: rows of K codes are aligned to 16 bytes, and
+// cuBLASLt takes no N, which is the leading dimension of its column-major D, that is not a multiple of 16.
+static inline const char* e4m3_unsupported(int N, int K) {
+    return N % 16 != 0 || K % 16 != 0 ? "N and K of an e4m3 GEMM must be multiples of 16" : NULL;
+}
+// Of the groups whose result has IN or OUT columns, and of the weight gradient (OUT,IN), which sums over R
+static inline const char* e4m3_channels_unsupported(MatmulSizes s) { return e4m3_unsupported(s.IN, s.OUT); }
+static inline const char* e4m3_weight_unsupported(MatmulSizes s) { return e4m3_unsupported(s.IN, s.R); }
+
 typedef struct {
     const char* variant;          // its first configuration of the group that serves the sizes
     int group;                    // a MatmulGroup; -1: every one

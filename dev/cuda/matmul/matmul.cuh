@@ -11,6 +11,7 @@ Launchers record errors and return (llmc/base/utils.h).
 #ifndef MATMUL_CUH
 #define MATMUL_CUH
 
+#include "fp8.cuh"
 #include "matmul.h"
 
 extern const Variants<MatmulVariant> matmul_variants;
@@ -72,11 +73,16 @@ struct MatmulGroups {
     MatmulContext context;
     int capability; // DeviceCode's
     cudaStream_t stream;
+    Fp8* fp8; // the groups' operands are e4m3; NULL: they are floatX
 };
 
 // Returns what was launched, nullptr after an error.
 static inline const MatmulConfig* matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group,
-                                                const MatmulTensors& t, MatmulSizes s) {
+                                                MatmulTensors t, MatmulSizes s) {
+    if (g->fp8) {
+        variant = g->fp8->cold ? "cublaslt" : "cublaslt_fp8";
+        fp8_operands(g->fp8, group, &t, s, g->stream);
+    }
     const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
     if (config) { config->launch(&g->context, &t, s, g->stream); }
     return config;

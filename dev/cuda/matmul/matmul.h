@@ -37,8 +37,9 @@ table `matmul_configs`, of any of the groups, best first for each. matmul/choice
 // But a configuration that has_derivative computes gelu'(pre) of pre rounded to floatX, and rounds it too, in fc as in dgelu:
 // dpre has the same bits whether fc kept pre or the derivative.
 //
-// A configuration that is `fp8` reads a and b, in e4m3 (e4m3.cuh), in place of inp, weight and dout. Both are K-major, that is
-// TN to BLAS, and have one scale each, a power of two on the device; the GEMM is a_scale b_scale a b^T, accumulated in fp32.
+// A configuration that is `fp8` reads a and b, in e4m3 (llmc/cuda/e4m3.cuh), in place of inp, weight and dout. Both are
+// K-major, that is TN to BLAS, and have one scale each, a power of two on the device; the GEMM is a_scale b_scale a b^T,
+// accumulated in fp32.
 //
 //     forward          a = inp (R,IN)        b = weight (OUT,IN)
 //     dgelu, input     a = dout (R,OUT)      b = weight^T (IN,OUT)

@@ -9,7 +9,6 @@ Quantising the operands is not part of it: in training, the kernels that produce
 #ifndef MATMUL_CUBLASLT_FP8_CU
 #define MATMUL_CUBLASLT_FP8_CU
 
-#include "e4m3.cuh"
 #include "matmul.h"
 
 #include "llmc/cuda/classifier.cuh"

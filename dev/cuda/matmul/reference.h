@@ -11,9 +11,9 @@ sweep's small shapes, a sample in the raced ones to keep them affordable. What a
 
 #include <math.h>
 
-#include "e4m3.cuh"
 #include "matmul.h"
 #include "dev/cuda/bench/random.cuh"
+#include "llmc/cuda/e4m3.cuh"
 
 constexpr double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-8;
 

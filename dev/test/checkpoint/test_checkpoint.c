@@ -33,6 +33,7 @@ static Status write_step(GPT2* model, int shuffle, int step, int* not_finite) {
     dataloader_close(&d);
     run.step = step;
     run.outliers = make_outliers();
+    check(run_state_take_scales(&run, model));
     run.identity = identity;
     Status result = checkpoint_write(&source, &run, folder());
     run_state_free(&run);
@@ -66,7 +67,8 @@ static void everything_comes_back(int saved_master, int master, int shuffle) {
     size_t n = model.info.num_parameters;
     DataLoader whole, d;
     const int *x[2], *y[2];
-    Outliers outliers, expected = make_outliers();
+    static Outliers outliers; // with all of these on the stack the frame would be too large
+    Outliers expected = make_outliers();
     open_loader(&whole, shuffle);
     open_loader(&d, shuffle);
     for (int i = 0; i < 5; i++) { check(dataloader_next(&whole, &x[0], &y[0])); }
@@ -244,6 +246,39 @@ static void damaged_outlier_detectors_are_refused(void) {
         check_word(state, size, count - 4, 0x7fe00000, "state_00000012_00000.bin|outlier detectors|corrupt");
     }
     free(state);
+}
+
+// Scales of fp8 operands come back; a run that has none, or another number, leaves them as they are.
+static void scales_come_back(void) {
+    GPT2 saved = make_model(1, 1.0f);
+    saved.num_scales = 3, saved.scales[0] = 0x1p-60f, saved.scales[1] = 1, saved.scales[2] = 0x1p40f;
+    check(write_step(&saved, 1, STEP, NULL));
+    for (int count = 0; count <= 4; count++) {
+        GPT2 model = make_model(1, -1.0f);
+        DataLoader d;
+        Outliers outliers;
+        model.num_scales = count, model.scales[0] = model.scales[1] = model.scales[2] = -5;
+        open_loader(&d, 1);
+        check(checkpoint_read(&model, &d, &outliers, folder(), STEP));
+        for (int i = 0; i < 3; i++) { CHECK(model.scales[i] == (count == 3 ? saved.scales[i] : -5)); }
+        dataloader_close(&d);
+        free_model(&model);
+    }
+    size_t size;
+    unit_unseal(state_path());
+    char* state = unit_read(state_path(), &size);
+    size_t first = size - identity.text_bytes - 3 * sizeof(float);
+    for (size_t i = 0; i < 3; i++) {
+        static const int32_t words[] = {0, 0x3fc00000, 0x7f800000, 0x7fc00000,
+                                        -0x40800000}; // 0, 1.5, infinity, NaN, -1
+        for (int w = 0; w < 5; w++) {
+            check_word(state, size, first + 4 * i, words[w], "state_00000012_00000.bin|scale|corrupt");
+        }
+    }
+    check_word(state, size, 4 * STATE_SCALES, -1, "state_00000012_00000.bin|scales|corrupt");
+    check_word(state, size, 4 * STATE_SCALES, 1 << 30, "state_00000012_00000.bin|scales|corrupt");
+    free(state);
+    free_model(&saved);
 }
 
 // ----------------------------------------------------------------------------
@@ -576,6 +611,7 @@ int main(int argc, char** argv) {
     positions_are_the_format();
     damaged_headers_are_refused();
     damaged_outlier_detectors_are_refused();
+    scales_come_back();
     renamed_files_are_refused();
     a_model_and_a_state_of_two_runs_are_refused();
     older_states_are_read();

@@ -50,7 +50,7 @@ static const char* const change_the_result[] = {
     "--total-batch",  "--scheduler", "--learning-rate", "--warmup",      "--final-fraction",
     "--weight-decay", "--grad-clip", "--beta1",         "--beta2",       "--epsilon",
     "--seed",         "--tf32",      "--skip-loss-z",   "--skip-grad-z", "--master-weights",
-    "--gelu-fusion",  "--momentum",  "--documents",     "--positions"};
+    "--gelu-fusion",  "--momentum",  "--documents",     "--positions",   "--fp8"};
 static const char* const cannot_change[] = {"--batch", "--time", "--optimizer", "--overfit"};
 static const char* const have_a_line_of_their_own[] = {"--train-data", "--model", "--vocab-size", "--max-steps"};
 static const char* const are_the_commands[] = {

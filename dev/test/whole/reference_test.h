@@ -89,12 +89,13 @@ static inline ReferenceTolerances reference_tolerances(ReferencePrecision precis
     return tolerances;
 }
 
-// Reads <dump>_bf16_errors.csv, which stands beside <dump>_debug_state.bin, where there is one: lines of name,error.
-static inline void reference_read_measured(ReferenceTolerances* tolerances, const char* state_path) {
+// Reads <dump>_<precision>_errors.csv, which stands beside <dump>_debug_state.bin, where there is one: lines of name,error.
+static inline void reference_read_measured(ReferenceTolerances* tolerances, const char* state_path,
+                                           const char* precision) {
     const char* end = strstr(state_path, "_debug_state.bin");
     char path[1024], line[128];
     if (end == NULL || end - state_path > 900) { return; }
-    snprintf(path, sizeof(path), "%.*s_bf16_errors.csv", (int)(end - state_path), state_path);
+    snprintf(path, sizeof(path), "%.*s_%s_errors.csv", (int)(end - state_path), state_path, precision);
     FILE* file = fopen(path, "r");
     if (file == NULL) { return; }
     while (fgets(line, sizeof(line), file) != NULL) {
@@ -501,7 +502,7 @@ static inline void reference_dump(const char* model_path, const char* state_path
         state.weight_decay = 0.1f, state.grad_clip = 1.0f;
     }
     ReferenceTolerances tolerances = reference_tolerances(precision, config, &state);
-    if (!precision.rounds_sums) { reference_read_measured(&tolerances, state_path); }
+    if (!precision.rounds_sums) { reference_read_measured(&tolerances, state_path, "bf16"); }
 
     printf("%s, %s: batch %d x %d\n", model_path, state_path, state.B, state.T);
     printf("%-32s %11s %11s\n", "check", "error", "tolerance");

@@ -1,6 +1,7 @@
-// e4m3 and its scales (dev/cuda/matmul/e4m3.cuh): all codes, the midpoints between them, random numbers against the nearest of
+// e4m3 and its scales (llmc/cuda/e4m3.cuh): all codes, the midpoints between them, random numbers against the nearest of
 // all codes, what saturates and what is no number; scales of every binade; shapes that fp8 GEMMs refuse. Needs no GPU.
-#include "dev/cuda/matmul/e4m3.cuh"
+#include "llmc/cuda/e4m3.cuh"
+#include "dev/cuda/matmul/choice.h"
 #include "llmc/base/rand.h"
 #include "dev/test/fixtures/unit.h"
 

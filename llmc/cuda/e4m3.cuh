@@ -7,14 +7,13 @@ A scale is a power of two, so that neither dividing by it nor multiplying by it 
 of overwriting and adding, whatever the order in which an epilogue multiplies and adds. That takes at most one of e4m3's 17
 binades.
 */
-#ifndef E4M3_CUH
-#define E4M3_CUH
+#ifndef LLMC_CUDA_E4M3_CUH
+#define LLMC_CUDA_E4M3_CUH
 
 #include <cuda_fp8.h>
 #include <float.h>
 #include <math.h>
-
-#include "matmul.h"
+#include <stdint.h>
 
 constexpr float E4M3_LARGEST = 448;
 
@@ -39,14 +38,5 @@ __host__ __device__ inline float e4m3_scale(float amax) {
     exponent -= mantissa <= E4M3_LARGEST / 512 ? 9 : 8;
     return ldexpf(1, exponent < -60 ? -60 : exponent > 60 ? 60 : exponent);
 }
-
-// Why a GEMM of K-major e4m3 operands a (M,K) and b (N,K) is not served, or NULL: rows of K codes are aligned to 16 bytes, and
-// cuBLASLt takes no N, which is the leading dimension of its column-major D, that is not a multiple of 16.
-static inline const char* e4m3_unsupported(int N, int K) {
-    return N % 16 != 0 || K % 16 != 0 ? "N and K of an e4m3 GEMM must be multiples of 16" : nullptr;
-}
-// Of the groups whose result has IN or OUT columns, and of the weight gradient (OUT,IN), which sums over R
-static inline const char* e4m3_channels_unsupported(MatmulSizes s) { return e4m3_unsupported(s.IN, s.OUT); }
-static inline const char* e4m3_weight_unsupported(MatmulSizes s) { return e4m3_unsupported(s.IN, s.R); }
 
 #endif

@@ -1,0 +1,136 @@
+/*
+Tensors in e4m3 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, of its transpose, or of
+both in one read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its columns
+in a weight gradient.
+
+On the way the largest magnitude is collected, as the bits of a float, by an integer atomicMax: the order does not matter, and
+NaN is larger than every number. Numbers that are not finite become NaN, where saturating would hide them. All dimensions are
+multiples of 16.
+*/
+#ifndef LLMC_CUDA_QUANTIZE_CUH
+#define LLMC_CUDA_QUANTIZE_CUH
+
+#include "common.cuh"
+#include "e4m3.cuh"
+
+constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256; // of a block's tile
+
+// The codes of x and of y in bits 0-7 and 8-15, for inverse = 1 / scale, a power of two. x - x is NaN where x is not finite.
+__device__ inline uint32_t e4m3_pair(float x, float y, float inverse) {
+    const float2 scaled = make_float2(fmaf(x, inverse, x - x), fmaf(y, inverse, y - y));
+    return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
+}
+
+// The bits of the larger magnitude
+__device__ inline unsigned larger_bits(unsigned bits, float x) { return max(bits, __float_as_uint(fabsf(x))); }
+
+// *amax = the largest of it and of `bits` over the warp; most warps only read it.
+__device__ inline void warp_collect_amax(unsigned* amax, unsigned bits) {
+    bits = __reduce_max_sync(0xffffffffu, bits);
+    if (threadIdx.x % WARP_SIZE == 0 && bits > __ldcg(amax)) { atomicMax(amax, bits); }
+}
+
+// Eight numbers of 16 bits, cast
+__device__ inline void unpack_bf16(float (&x)[8], const __nv_bfloat16* p) {
+    const uint4 words = __ldcs(reinterpret_cast<const uint4*>(p));
+    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        x[k] = __uint_as_float(k % 2 == 0 ? pairs[k / 2] << 16 : pairs[k / 2] & 0xffff0000u);
+    }
+}
+
+// A thread has eight columns of four rows. Codes of four rows are a word of the tile, so that a column's are written by 16 bytes.
+template <bool ROWS, bool COLUMNS> static __global__ void __launch_bounds__(QUANTIZE_THREADS)
+    quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, const __nv_bfloat16* x, const float* scale, int R,
+                    int C) {
+    __shared__ uint32_t tile[COLUMNS ? QUANTIZE_COLUMNS : 1][QUANTIZE_ROWS / 4 + 1];
+    const int eighth = threadIdx.x % 8, quad = threadIdx.x / 8;
+    const int first_row = blockIdx.y * QUANTIZE_ROWS, first_column = blockIdx.x * QUANTIZE_COLUMNS;
+    const int column = first_column + eighth * 8;
+    const float inverse = 1.0f / *scale;
+    uint32_t words[8] = {};
+    unsigned largest = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int row = first_row + quad * 4 + k;
+        if (row >= R || column >= C) { continue; }
+        const size_t at = (size_t)row * C + column;
+        float v[8];
+        uint32_t codes[2] = {};
+        unpack_bf16(v, x + at);
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            const uint32_t pair = e4m3_pair(v[j], v[j + 1], inverse);
+            largest = larger_bits(larger_bits(largest, v[j]), v[j + 1]);
+            codes[j / 4] |= pair << j % 4 * 8;
+            words[j] |= (pair & 0xff) << k * 8;
+            words[j + 1] |= (pair >> 8) << k * 8;
+        }
+        if (ROWS) { *reinterpret_cast<uint2*>(rows + at) = make_uint2(codes[0], codes[1]); }
+    }
+    if (amax) { warp_collect_amax(amax, largest); }
+    if (COLUMNS) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) { tile[eighth * 8 + j][quad] = words[j]; }
+        __syncthreads();
+        for (int i = threadIdx.x; i < QUANTIZE_COLUMNS * 8; i += QUANTIZE_THREADS) {
+            const int c = i / 8, word = i % 8 * 4, row = first_row + i % 8 * 16;
+            if (first_column + c >= C || row >= R) { continue; }
+            const uint4 codes = make_uint4(tile[c][word], tile[c][word + 1], tile[c][word + 2], tile[c][word + 3]);
+            *reinterpret_cast<uint4*>(columns + (size_t)(first_column + c) * R + row) = codes;
+        }
+    }
+}
+
+// rows (R,C) and columns (C,R), one of which may be NULL, = the codes of x (R,C) / *scale; *amax = the largest of it and of the
+// magnitudes of x, or not where amax is NULL.
+static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax, const floatX* x, const float* scale, int R,
+                            int C, cudaStream_t stream) {
+    const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS));
+    auto kernel = !columns ? quantize_kernel<true, false>
+                  : !rows  ? quantize_kernel<false, true>
+                           : quantize_kernel<true, true>;
+    kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, (const __nv_bfloat16*)x, scale, R, C);
+    cuda_try(cudaGetLastError());
+}
+
+static __global__ void __launch_bounds__(QUANTIZE_THREADS)
+    amax_kernel(unsigned* amax, const __nv_bfloat16* x, size_t n) {
+    unsigned largest = 0;
+    for (size_t i = ((size_t)blockIdx.x * QUANTIZE_THREADS + threadIdx.x) * 8; i < n;
+         i += (size_t)gridDim.x * QUANTIZE_THREADS * 8) {
+        float v[8];
+        unpack_bf16(v, x + i);
+#pragma unroll
+        for (int k = 0; k < 8; k++) { largest = larger_bits(largest, v[k]); }
+    }
+    warp_collect_amax(amax, largest);
+}
+
+// *amax = the largest of it and of the magnitudes of x (n)
+static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaStream_t stream) {
+    const size_t blocks = CEIL_DIV(n, (size_t)QUANTIZE_THREADS * 8), most = 1024;
+    amax_kernel<<<(unsigned)(blocks < most ? blocks : most), QUANTIZE_THREADS, 0, stream>>>(amax,
+                                                                                            (const __nv_bfloat16*)x, n);
+    cuda_try(cudaGetLastError());
+}
+
+static __global__ void scales_kernel(float* scales, const float* amax, int sets, int count, float headroom) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) { return; }
+    unsigned largest = 0;
+    for (int set = 0; set < sets; set++) { largest = larger_bits(largest, amax[(size_t)set * count + i]); }
+    const float scale = e4m3_scale(__uint_as_float(largest) * headroom);
+    scales[i] = isfinite(scale) ? scale : scales[i] == 0 ? 1 : scales[i];
+}
+
+// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate. One whose largest is not
+// finite stays or, if it is 0, becomes 1.
+static inline void scales_of(float* scales, const float* amax, int sets, int count, float headroom,
+                             cudaStream_t stream) {
+    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom);
+    cuda_try(cudaGetLastError());
+}
+
+#endif
