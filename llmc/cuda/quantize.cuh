@@ -40,7 +40,7 @@ __device__ inline void unpack_bf16(float (&x)[8], const __nv_bfloat16* p) {
     }
 }
 
-// A thread has eight columns of four rows. Codes of four rows are a word of the tile, so that a column's are written by 16 bytes.
+// A thread has eight columns of four rows. Codes of four rows are a word of the tile: a column's are written by 16 bytes.
 template <bool ROWS, bool COLUMNS> static __global__ void __launch_bounds__(QUANTIZE_THREADS)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, const __nv_bfloat16* x, const float* scale, int R,
                     int C) {
@@ -125,8 +125,8 @@ static __global__ void scales_kernel(float* scales, const float* amax, int sets,
     scales[i] = isfinite(scale) ? scale : scales[i] == 0 ? 1 : scales[i];
 }
 
-// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate. One whose largest is not
-// finite stays or, if it is 0, becomes 1.
+// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate. One whose largest is
+// not finite stays or, if it is 0, becomes 1.
 static inline void scales_of(float* scales, const float* amax, int sets, int count, float headroom,
                              cudaStream_t stream) {
     scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom);

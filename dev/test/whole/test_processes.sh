@@ -81,6 +81,19 @@ if [ $flag = --gpus ]; then
     check "writes the same files" same one12 nccl
 fi
 
+# fp8: the scales of a step are those of all processes, and a checkpoint has them
+if [ $flag = --gpus ] && "$trainer" "${common[@]}" -d $rows --fp8 1 --plan >/dev/null 2>&1; then
+    check "fp8, one process" run fp8 1 12 --fp8 1
+    check "its weights are not those of 16 bits" not cmp -s "$dir"/{one12,fp8}/model_00000012.bin
+    for n in "${several[@]}"; do
+        check "fp8, $n processes" run "fp8_$n" "$n" 12 --fp8 1
+        check "write the same files" same fp8 "fp8_$n"
+    done
+    copy fp8 fp8_on 00000004
+    check "$last processes go on in fp8" run fp8_on "$last" 12 --fp8 1 -y 1
+    check "to the same files" same fp8 fp8_on
+fi
+
 # Muon: a process computes whole matrices, with the same bits, and the state is smaller
 check "Muon, one process" run muon 1 12 --optimizer muon
 check "its weights are not AdamW's" not cmp -s "$dir"/{one12,muon}/model_00000012.bin

@@ -527,6 +527,21 @@ check "-h 1 without a file that is named" fails_with "$dir/none.bin: no such fil
 check "-z 3 is -z 1" notes "-z 3: there is no stage 3 of ZeRO; as with -z 1" "${short[@]}" -z 3
 if [[ $trainer == *cu* ]]; then
     check "--processes is the CPU trainer's" fails_with "--processes is the CPU trainer's" "${short[@]}" --processes 2
+    if "$trainer" "${short[@]}" --fp8 1 --plan >/dev/null 2>&1; then
+        check "fp8" run fp8 -e $model -s 0 --fp8 1
+        check "loses little" awk -v a="$(val_loss whole 40)" -v b="$(val_loss fp8 40)" 'BEGIN { exit !(b != "" && b < a + .05) }'
+        for flags in "-r 0" "-r 2 --cuda-graphs 0" "-s 3 -v 7 --verify-every 4"; do
+            # shellcheck disable=SC2086 # several words
+            check "fp8 with $flags" run fp8_other -e $model -s 0 --fp8 1 $flags
+            check "has the same weights" same fp8 fp8_other model_00000040.bin
+            rm -rf "$dir/fp8_other"
+        done
+        check "a batch that fp8 does not serve" fails_with "--fp8 needs multiples of 16" "${short[@]}" --fp8 1 -b 1 -t 24 -d 24
+        cp -r "$dir/fp8" "$dir/fp8_to_bf16"
+        check "a run in fp8 does not go on without" fails_with "--resume-anyway" "${common[@]}" -o "$dir/fp8_to_bf16" -y 1 --fp8 0 -x 41
+    else
+        check "--fp8 where there is none" fails_with "--fp8 " "${short[@]}" --fp8 1
+    fi
 else
     for flag in "-f 0" "-w 0" "-ge 2" "-lg 10" "--cuda-graphs 0" "--exchange nccl"; do
         # shellcheck disable=SC2086 # a flag and its value
