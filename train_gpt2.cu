@@ -104,7 +104,6 @@ struct GPT2 {
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
 static int gpt2_fp8_rows(int BT);
-static Status gpt2_check_fp8(GPT2Config config, int BT);
 
 // The stream of all of the model's work, for generate_gpt2.cu
 cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
@@ -243,6 +242,10 @@ static Status gpt2_forward_pass(GPT2* model, LastPass pass, const int* inputs, i
     TRY(gpt2_check_tokens(&model->info, inputs, BT));
     NvtxRange range("forward");
     const int fp8 = model->fp8_memory != NULL && pass == PASS_FORWARD;
+    if (fp8 && (B != model->info.B || T != model->info.T)) {
+        return status_fail("a model allocated for %d x %d tokens cannot train on %d x %d in fp8", model->info.B,
+                           model->info.T, B, T);
+    }
     model->info.last_B = B, model->info.last_T = T;
     model->info.last_pass = pass;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied))); // the host is at most one batch ahead of the GPU
@@ -489,7 +492,6 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     TRY(gpt2_check_backward(info, grad_accum_steps, micro_step));
     TRY(gpt2_check_tokens(info, inputs, BT));
     TRY(gpt2_check_tokens(info, targets, BT));
-    if (info->settings.fp8) { TRY(gpt2_check_fp8(info->config, BT)); }
     size_t scratch = gpt2_scratch_bytes(info->config, info->settings, B, T); // a smaller batch may need more of it
     TRY(status_now());
     if (scratch > model->plan.activations[ACTIVATION_scratch].bytes) {
@@ -786,9 +788,8 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
         layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
     }
-    if (settings.fp8 && layer < column_sum_scratch_bytes(4 * C)) {
-        layer = column_sum_scratch_bytes(4 * C);
-    } // of dgelu
+    const size_t dgelu = settings.fp8 ? column_sum_scratch_bytes(4 * C) : 0;
+    layer = dgelu > layer ? dgelu : layer;
     layer = size_add(layer, gpt2_qkv_bias_sums(B, T, NH, C, &gpu).end);
     return layer > classifier ? layer : classifier;
 }
@@ -844,10 +845,8 @@ static Status gpt2_check_fp8(GPT2Config config, int BT) {
     }
     status_clear();
     if (config.channels % 16 != 0 || BT % 16 != 0) {
-        return status_fail(
-            "--fp8 needs channels in multiples of 16, here %d, and micro-batches of tokens in multiples of "
-            "32, here %d",
-            config.channels, BT);
+        return status_fail("--fp8 needs multiples of 16: of channels, here %d, and of tokens in a micro-batch, here %d",
+                           config.channels, BT);
     }
     return STATUS_OK;
 }
@@ -1265,7 +1264,8 @@ static const char* gpt2_precision(GPT2Settings settings) {
 }
 
 double gpt2_peak_flops(const GPT2* model) {
-    return gpu_peak_flops(model->device.name, gpt2_precision(model->info.settings));
+    const GPT2Settings settings = model->info.settings;
+    return gpu_peak_flops(model->device.name, settings.fp8 ? "fp8" : gpt2_precision(settings));
 }
 
 // text: "cuBLASLt; fc, input of fcproj: wgmma; classifier: softmax_wgmma", the library and the GEMMs that other variants serve

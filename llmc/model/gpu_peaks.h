@@ -77,11 +77,13 @@ static inline const GpuPeak* gpu_peak(const char* name) {
     return NULL;
 }
 
-// The peak in FLOP/s of a precision that is "bf16", "tf32" or "fp32"; 0 where it is not known.
+// The peak in FLOP/s of a precision that is "bf16", "tf32", "fp32" or, of GPUs that have it, "fp8", which is twice bf16's;
+// 0 where it is not known.
 static inline double gpu_peak_flops(const char* name, const char* precision) {
     const GpuPeak* p = gpu_peak(name);
     if (p == NULL) { return 0.0; }
     return 1e12 * (strcmp(precision, "bf16") == 0   ? p->bf16
+                   : strcmp(precision, "fp8") == 0  ? 2.0 * p->bf16
                    : strcmp(precision, "tf32") == 0 ? p->tf32
                    : strcmp(precision, "fp32") == 0 ? p->fp32
                                                     : 0.0);

@@ -13,6 +13,7 @@ static int peak_is(const char* name, const char* precision, double tflops) {
 
 static void names_of_drivers(void) {
     CHECK(peak_is("NVIDIA H200", "bf16", 989.4) && peak_is("NVIDIA H200", "tf32", 494.7));
+    CHECK(peak_is("NVIDIA H200", "fp8", 1978.8) && peak_is("NVIDIA L4", "fp8", 242));
     CHECK(peak_is("NVIDIA H200", "fp32", 66.9) && peak_is("NVIDIA H200 NVL", "bf16", 835.5));
     CHECK(peak_is("NVIDIA H100 80GB HBM3", "bf16", 989.4) && peak_is("NVIDIA H100 PCIe", "bf16", 756));
     CHECK(peak_is("NVIDIA H100 NVL", "bf16", 835.5) && peak_is("NVIDIA GH200 480GB", "bf16", 989.4));
