@@ -94,8 +94,9 @@ struct GPT2 {
     PassGraphs graphs; // of passes over full batches
     // fp8
     Fp8 fp8;
-    void* fp8_memory; // scales, codes of weights and, where acts.output has no room for them, of operands; or NULL
-    int fp8_begins;   // 1: the next gpt2_forward is a step's first
+    void* fp8_memory;      // scales, codes of weights and, where acts.output has no room for them, of operands; or NULL
+    Fp8Inputs* fp8_inputs; // (L + 1), on the host
+    int fp8_begins;        // 1: the next gpt2_forward is a step's first
 };
 
 #include "llmc/model/gpt2_common.h"
@@ -206,7 +207,8 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
     MatmulGroups groups = gpt2_groups(model, a.lnf, fp8, 0); // lnf (B,T,C) is written last: until then it is scratch
-    layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
+    floatX* ln1 = fp8 && !model->fp8.cold ? NULL : y.ln1;    // in fp8 it is computed where it is quantised
+    layernorm_forward(ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
         model->fp8.layer = i;
@@ -369,21 +371,20 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     ParameterTensors w = gpt2_layer_parameters(model, i);
     GradientTensors g = gpt2_layer_gradients(model, i);
     int C = model->info.config.channels, NH = model->info.config.num_heads, BT = B * T;
-    int recompute = model->info.settings.recompute, accumulate = model->leaf.accumulate;
+    int fp8 = model->info.settings.fp8, recompute = model->info.settings.recompute, accumulate = model->leaf.accumulate;
+    int ln = recompute >= 2 && !(fp8 && !model->fp8.cold); // 1: ln1 and ln2 are needed, and recomputed
     cudaStream_t stream = model->stream;
     const QkvBiasSums sums = gpt2_qkv_bias_sums(B, T, NH, C);
     float *dresidual_sum = (float*)y.scratch, *dq_sums = (float*)((char*)y.scratch + sums.dq_sums);
     void* scratch = (char*)y.scratch + sums.end;
-    MatmulGroups groups = gpt2_groups(model, scratch, model->info.settings.fp8, i);
+    MatmulGroups groups = gpt2_groups(model, scratch, fp8, i);
     const floatX* inp = gpt2_layer_input(model, i);
 
     // MLP: fcproj and GELU, fc, ln2
     const KeptByFc kept = gpt2_kept_by_fc(model, &groups, y.fch, BT);
     matmul_dgelu(&groups, gpt2_dgelu_variant(model->info.settings), y.dbt4c, recompute >= 1 ? y.fch_gelu : NULL, g.fcb,
                  y.dresidual, w.fcprojw, kept.pre, kept.derivative, BT, C);
-    if (recompute >= 2) {
-        layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream);
-    }
+    if (ln) { layernorm_forward(y.ln2, y.ln2_mean, y.ln2_rstd, y.residual2, w.ln2w, w.ln2b, BT, C, stream); }
     matmul_weight(&groups, g.fcprojw, y.dresidual, y.fch_gelu, accumulate, BT, 4 * C, C);
     matmul_weight(&groups, g.fcw, y.dbt4c, y.ln2, accumulate, BT, C, 4 * C);
     matmul_input(&groups, y.dbtc, y.dbt4c, w.fcw, BT, C, 4 * C);
@@ -397,7 +398,7 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     const int dq_rows =
         attention_backward_with_sums(dqkv, dq_sums, y.dbtc, y.qkv, y.atty, y.l, y.m, scratch, B, T, NH, C / NH, stream);
     qkv_bias_backward(g.qkvb, dq_sums, w.attprojw, dresidual_sum, dq_rows, C, stream);
-    if (recompute >= 2) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
+    if (ln) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
     matmul_weight(&groups, g.qkvw, dqkv, y.ln1, accumulate, BT, C, 3 * C);
     matmul_input(&groups, y.dbtc, dqkv, w.qkvw, BT, C, 3 * C);
     float* fcprojb_below = i > 0 ? gpt2_layer_gradients(model, i - 1).fcprojb : NULL;
@@ -448,11 +449,13 @@ static void gpt2_backward_logits_fp8(GPT2* model, float* dwte, int accumulate, f
     MatmulGroups groups = gpt2_groups(model, a.scratch, 1, c.num_layers);
     for (int row = 0; row < BT; row += rows) {
         const size_t at = (size_t)row * C;
+        model->fp8.row = row;
         matmul_classifier(&groups, a.output, NULL, a.losses + row, a.lnf + at, model->params.wte, model->targets + row,
                           gradient_scale, rows, C, c.vocab_size, Vp);
         matmul_weight(&groups, dwte, a.output, a.lnf + at, accumulate || row > 0, rows, C, Vp);
         matmul_input(&groups, a.dbtc + at, a.output, model->params.wte, rows, C, Vp);
     }
+    model->fp8.row = 0;
 }
 
 // Sums the micro-batch's losses; after the last one sets loss_scale and, with one process, computes the step's loss.
@@ -788,7 +791,8 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
         if (g.group == MATMUL_CLASSIFIER) { classifier = size_add(bytes, gpt2_factors_bytes(R)); }
         layer = bytes > layer && g.group != MATMUL_CLASSIFIER ? bytes : layer;
     }
-    const size_t dgelu = settings.fp8 ? column_sum_scratch_bytes(4 * C) : 0;
+    const size_t sums = quantize_scratch_bytes(R, 4 * C), partial = column_sum_scratch_bytes(4 * C);
+    const size_t dgelu = !settings.fp8 ? 0 : sums > partial ? sums : partial;
     layer = dgelu > layer ? dgelu : layer;
     layer = size_add(layer, gpt2_qkv_bias_sums(B, T, NH, C, &gpu).end);
     return layer > classifier ? layer : classifier;
@@ -858,23 +862,24 @@ static int gpt2_fp8_rows(int BT) {
     return rows;
 }
 
-// What fp8 keeps, in bytes from the beginning of its memory or, of `operands`, of a place after the logits in acts.output
+// What fp8 keeps, in bytes from the beginning of its memory or, of operands, of the place after the logits in acts.output
 struct Fp8Memory {
-    size_t scales, amax, weight_scales, weight_amax, weights, weight_columns, end; // of what is always its own
-    size_t inp, dout, dout_columns, operands_end;                                  // of the operands
-    size_t logits;                                                                 // bytes of acts.output before them
-    int in_output;                                                                 // 1: acts.output has room for them
+    size_t scales, amax, weight_scales, weight_amax, statistics, weights, weight_columns, end;
+    size_t inp, dfch, dfch_columns, dout, dout_columns, operands_end;
+    size_t logits; // bytes of acts.output before the operands
+    int in_output; // 1: acts.output has room for them
 };
 static Fp8Memory gpt2_fp8_memory(GPT2Config config, const ParameterLayout* layout, size_t BT) {
     const size_t C = config.channels, Vp = config.padded_vocab_size, rows = gpt2_fp8_rows((int)BT);
-    const size_t delayed = size_round_up(fp8_delayed(config.num_layers) * sizeof(float), 256);
-    const size_t of_layer = 4 * C * BT, of_logits = rows * Vp, dout = of_layer > of_logits ? of_layer : of_logits;
+    const size_t small = size_round_up(fp8_delayed(config.num_layers) * sizeof(float), 256); // scales, magnitudes
+    const size_t codes = size_round_up(layout->elements, 256), fch = size_round_up(4 * C * BT, 256);
+    const size_t dout = size_round_up(3 * C * BT > rows * Vp ? 3 * C * BT : rows * Vp, 256);
     Fp8Memory m;
-    m.scales = 0, m.amax = delayed, m.weight_scales = 2 * delayed, m.weight_amax = 3 * delayed, m.weights = 4 * delayed;
-    m.weight_columns = m.weights + size_round_up(layout->elements, 256);
-    m.end = m.weight_columns + size_round_up(layout->elements, 256);
-    m.inp = 0, m.dout = size_round_up(of_layer, 256), m.dout_columns = m.dout + size_round_up(dout, 256);
-    m.operands_end = m.dout_columns + size_round_up(dout, 256);
+    m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.statistics = 4 * small;
+    m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
+    m.weight_columns = m.weights + codes, m.end = m.weight_columns + codes;
+    m.inp = 0, m.dfch = fch, m.dfch_columns = 2 * fch, m.dout = 3 * fch;
+    m.dout_columns = m.dout + dout, m.operands_end = m.dout_columns + dout;
     m.logits = size_round_up(rows * Vp * sizeof(floatX), 256);
     m.in_output = m.logits + m.operands_end <= BT * Vp * sizeof(floatX);
     return m;
@@ -1017,26 +1022,38 @@ static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
     return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
 }
 
+// Where the inputs of the linear layers come from: fixed places
+static void gpt2_point_fp8_inputs(GPT2* model) {
+    const int L = model->info.config.num_layers;
+    model->fp8_inputs = (Fp8Inputs*)calloc_check(L + 1, sizeof(Fp8Inputs));
+    for (int i = 0; i < L; i++) {
+        const ActivationTensors y = gpt2_layer_activations(model, i);
+        const ParameterTensors w = gpt2_layer_parameters(model, i);
+        model->fp8_inputs[i] = {{gpt2_layer_input(model, i), y.ln1_mean, y.ln1_rstd, w.ln1w, w.ln1b},
+                                {y.residual2, y.ln2_mean, y.ln2_rstd, w.ln2w, w.ln2b},
+                                {y.fch}};
+    }
+    const ActivationTensors a = model->acts;
+    model->fp8_inputs[L].qkv = {gpt2_layer_input(model, L), a.lnf_mean, a.lnf_rstd, model->params.lnfw,
+                                model->params.lnfb};
+}
+
 static Status gpt2_allocate_fp8(GPT2* model, size_t BT) {
     const Fp8Memory m = gpt2_fp8_memory(model->info.config, &model->layout, BT);
-    char* own = (char*)zeros_alloc(model, PLAN_FP8);
+    uint8_t* own = (uint8_t*)zeros_alloc(model, PLAN_FP8);
+    Fp8* f = &model->fp8;
     TRY(status_now());
-    char* operands = m.in_output ? (char*)model->acts.output + m.logits : own + m.end;
+    uint8_t* operands = m.in_output ? (uint8_t*)model->acts.output + m.logits : own + m.end;
+    gpt2_point_fp8_inputs(model);
     model->fp8_memory = own, model->fp8_begins = 1;
-    model->fp8 = {model->info.config.num_layers,
-                  1,
-                  (float*)(own + m.scales),
-                  (unsigned*)(own + m.amax),
-                  (float*)(own + m.weight_scales),
-                  (unsigned*)(own + m.weight_amax),
-                  model->params_memory,
-                  (uint8_t*)own + m.weights,
-                  (uint8_t*)own + m.weight_columns,
-                  (uint8_t*)operands + m.inp,
-                  (uint8_t*)operands + m.dout,
-                  (uint8_t*)operands + m.dout_columns,
-                  0,
-                  -1};
+    f->layers = model->info.config.num_layers, f->cold = 1, f->dout_of = -1;
+    f->scales = (float*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
+    f->weight_scales = (float*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
+    f->statistics = (float2*)(own + m.statistics);
+    f->params = model->params_memory, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
+    f->inputs = model->fp8_inputs;
+    f->inp = operands + m.inp, f->dfch = operands + m.dfch, f->dfch_columns = operands + m.dfch_columns;
+    f->dout = operands + m.dout, f->dout_columns = operands + m.dout_columns;
     return STATUS_OK;
 }
 
@@ -1107,6 +1124,7 @@ void gpt2_free(GPT2* model) {
     exchange_free(&model->exchange);
     layout_free(&model->layout);
     free(model->token_counts);
+    free(model->fp8_inputs);
     pass_graphs_free(&model->graphs);
     matmul_destroy(&model->matmul);
     if (model->batch_copied != NULL) { cudaEventDestroy(model->batch_copied); }

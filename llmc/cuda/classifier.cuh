@@ -107,6 +107,22 @@ static inline void fused_classifier(floatX* logits, float* losses, const int* ta
     cuda_try(cudaGetLastError());
 }
 
+// The first half of it: losses (N) += as above, and of each row what its gradient is computed from: exp2(x log2 e + s.x) s.y is
+// gradient_scale times the probability of a logit x.
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
+    classifier_statistics_kernel(float2* statistics, float* losses, const floatX* logits, const int* targets,
+                                 float gradient_scale, int V, int Vp) {
+    const size_t row = gridDim.x - 1 - blockIdx.x;
+    const OnlineSum sum = classifier_loss(losses, logits + row * Vp, targets, row, V);
+    if (threadIdx.x == 0) { statistics[row] = make_float2(-sum.m * LOG2_E, gradient_scale / sum.l); }
+}
+static inline void classifier_statistics(float2* statistics, float* losses, const floatX* logits, const int* targets,
+                                         float gradient_scale, int N, int V, int Vp, cudaStream_t stream) {
+    classifier_statistics_kernel<<<N, CLASSIFIER_THREADS, 0, stream>>>(statistics, losses, logits, targets,
+                                                                       gradient_scale, V, Vp);
+    cuda_try(cudaGetLastError());
+}
+
 // The losses alone, of logits in fp32
 static inline void classifier_losses(float* losses, const float* logits, const int* targets, int N, int V, int Vp,
                                      cudaStream_t stream) {

@@ -11,7 +11,8 @@ GEMM whose output was added to the residual stream. layernorm_kernels.cuh has th
 #include "column_sum.cuh"
 #include "common.cuh"
 
-// residual (N, C) = a + b and out (N, C) = layernorm(residual) with its mean and rstd (N). b NULL: out = layernorm(a).
+// residual (N, C) = a + b and out (N, C) = layernorm(residual) with its mean and rstd (N). b NULL: out = layernorm(a). out
+// NULL: mean and rstd alone.
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                 const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
                                 cudaStream_t stream);

@@ -12,9 +12,9 @@ of a precision, in matmul.cu's object.
 
 constexpr int LAYERNORM_WARPS = 4; // rows of a forward thread block: a warp each
 
-// residual (N, C) = a + b; out (N, C) = layernorm(residual); mean, rstd (N). b NULL: out = layernorm(a), residual is not
-// written. One warp per row, held in registers, V vectors a lane; V = 0, for wider rows, loads it again for each pass. Thread
-// blocks take the last rows first: the kernel that wrote a wrote them last, and they are still in L2.
+// residual (N, C) = a + b; out (N, C), or NULL, = layernorm(residual); mean, rstd (N). b NULL: out = layernorm(a), residual is
+// not written. One warp per row, held in registers, V vectors a lane; V = 0, for wider rows, loads it again for each pass.
+// Thread blocks take the last rows first: the kernel that wrote a wrote them last, and they are still in L2.
 template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                       const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
@@ -65,7 +65,7 @@ template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
         float x[K], w[K], d[K];
         unpack(x, vector(n)), unpack(w, load128(weight + c)), unpack(d, load128(bias + c));
         for (int k = 0; k < K; k++) { x[k] = (x[k] - mu) * s * w[k] + d[k]; }
-        store128(out + row * C + c, pack(x));
+        if (out) { store128(out + row * C + c, pack(x)); }
     }
     if (lane == 0) {
         mean[row] = mu;

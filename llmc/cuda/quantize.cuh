@@ -3,15 +3,17 @@ Tensors in e4m3 (e4m3.cuh), each with one scale that is known before: codes in t
 both in one read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its columns
 in a weight gradient.
 
-On the way the largest magnitude is collected, as the bits of a float, by an integer atomicMax: the order does not matter, and
-NaN is larger than every number. Numbers that are not finite become NaN, where saturating would hide them. All dimensions are
-multiples of 16.
+A source says what the numbers are: a tensor, or what is computed from one on the way, so that it is not stored in 16 bits. The
+largest magnitude is collected as the bits of a float, by an integer atomicMax: the order does not matter, and NaN is larger
+than every number. Numbers that are not finite become NaN, where saturating would hide them. All dimensions are multiples of 16.
 */
 #ifndef LLMC_CUDA_QUANTIZE_CUH
 #define LLMC_CUDA_QUANTIZE_CUH
 
+#include "classifier.cuh"
 #include "common.cuh"
 #include "e4m3.cuh"
+#include "gelu.cuh"
 
 constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256; // of a block's tile
 
@@ -30,35 +32,103 @@ __device__ inline void warp_collect_amax(unsigned* amax, unsigned bits) {
     if (threadIdx.x % WARP_SIZE == 0 && bits > __ldcg(amax)) { atomicMax(amax, bits); }
 }
 
+// ----------------------------------------------------------------------------
+// Sources of (R,C) numbers: load() gives those of columns c to c+7 of row r.
+
 // Eight numbers of 16 bits, cast
-__device__ inline void unpack_bf16(float (&x)[8], const __nv_bfloat16* p) {
-    const uint4 words = __ldcs(reinterpret_cast<const uint4*>(p));
+__device__ inline void load_8(float (&v)[8], const void* p) {
+    const uint4 words = *reinterpret_cast<const uint4*>(p);
     const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        x[k] = __uint_as_float(k % 2 == 0 ? pairs[k / 2] << 16 : pairs[k / 2] & 0xffff0000u);
+        v[k] = __uint_as_float(k % 2 == 0 ? pairs[k / 2] << 16 : pairs[k / 2] & 0xffff0000u);
     }
 }
 
+// A tensor
+struct StoredSource {
+    const floatX* x;
+    __device__ void load(float (&v)[8], int r, int c, int C) const { load_8(v, x + (size_t)r * C + c); }
+};
+
+// LayerNorm of x, whose mean and rstd (R) are known
+struct LayerNormSource {
+    const floatX* x;
+    const float *mean, *rstd;
+    const floatX *weight, *bias; // (C)
+    __device__ void load(float (&v)[8], int r, int c, int C) const {
+        float w[8], b[8];
+        load_8(v, x + (size_t)r * C + c), load_8(w, weight + c), load_8(b, bias + c);
+        const float mu = mean[r], s = rstd[r];
+#pragma unroll
+        for (int k = 0; k < 8; k++) { v[k] = (v[k] - mu) * s * w[k] + b[k]; }
+    }
+};
+
+// gelu(pre)
+struct GeluSource {
+    const floatX* pre;
+    __device__ void load(float (&v)[8], int r, int c, int C) const {
+        load_8(v, pre + (size_t)r * C + c);
+#pragma unroll
+        for (int k = 0; k < 8; k++) { v[k] = gelu(v[k], gelu_sigma(v[k])); }
+    }
+};
+
+// d gelu'(pre)
+struct GeluGradientSource {
+    const floatX *d, *pre;
+    __device__ void load(float (&v)[8], int r, int c, int C) const {
+        float x[8];
+        load_8(v, d + (size_t)r * C + c), load_8(x, pre + (size_t)r * C + c);
+#pragma unroll
+        for (int k = 0; k < 8; k++) { v[k] *= gelu_derivative(x[k], gelu_sigma(x[k])); }
+    }
+};
+
+// The gradient of logits (R,Vp) with these statistics (classifier.cuh): gradient_scale (p - [c = target]), 0 from column V on
+struct LogitGradientSource {
+    const floatX* logits;
+    const float2* statistics; // (R)
+    const int* targets;       // (R)
+    float gradient_scale;
+    int V;
+    __device__ void load(float (&v)[8], int r, int c, int Vp) const {
+        load_8(v, logits + (size_t)r * Vp + c);
+        const float2 s = statistics[r];
+        const int target = targets[r] - c;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            v[k] = ex2_approx_ftz(fmaf(v[k], LOG2_E, s.x)) * s.y - (k == target ? gradient_scale : 0.0f);
+            v[k] = c + k < V ? v[k] : 0.0f;
+        }
+    }
+};
+
+// ----------------------------------------------------------------------------
+// Quantising
+
 // A thread has eight columns of four rows. Codes of four rows are a word of the tile: a column's are written by 16 bytes.
-template <bool ROWS, bool COLUMNS> static __global__ void __launch_bounds__(QUANTIZE_THREADS)
-    quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, const __nv_bfloat16* x, const float* scale, int R,
-                    int C) {
+// partial: row y of it (gridDim.y, C) = the column sums of the numbers in this block's rows; or NULL.
+template <bool ROWS, bool COLUMNS, class Source> static __global__ void __launch_bounds__(QUANTIZE_THREADS)
+    quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
+                    const float* scale, int R, int C) {
     __shared__ uint32_t tile[COLUMNS ? QUANTIZE_COLUMNS : 1][QUANTIZE_ROWS / 4 + 1];
+    __shared__ float sums[COLUMNS ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
     const int eighth = threadIdx.x % 8, quad = threadIdx.x / 8;
     const int first_row = blockIdx.y * QUANTIZE_ROWS, first_column = blockIdx.x * QUANTIZE_COLUMNS;
     const int column = first_column + eighth * 8;
     const float inverse = 1.0f / *scale;
     uint32_t words[8] = {};
+    float sum[8] = {};
     unsigned largest = 0;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const int row = first_row + quad * 4 + k;
         if (row >= R || column >= C) { continue; }
-        const size_t at = (size_t)row * C + column;
         float v[8];
         uint32_t codes[2] = {};
-        unpack_bf16(v, x + at);
+        source.load(v, row, column, C);
 #pragma unroll
         for (int j = 0; j < 8; j += 2) {
             const uint32_t pair = e4m3_pair(v[j], v[j + 1], inverse);
@@ -66,13 +136,17 @@ template <bool ROWS, bool COLUMNS> static __global__ void __launch_bounds__(QUAN
             codes[j / 4] |= pair << j % 4 * 8;
             words[j] |= (pair & 0xff) << k * 8;
             words[j + 1] |= (pair >> 8) << k * 8;
+            sum[j] += v[j], sum[j + 1] += v[j + 1];
         }
-        if (ROWS) { *reinterpret_cast<uint2*>(rows + at) = make_uint2(codes[0], codes[1]); }
+        if (ROWS) { *reinterpret_cast<uint2*>(rows + (size_t)row * C + column) = make_uint2(codes[0], codes[1]); }
     }
     if (amax) { warp_collect_amax(amax, largest); }
     if (COLUMNS) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) { tile[eighth * 8 + j][quad] = words[j]; }
+        for (int j = 0; j < 8; j++) {
+            tile[eighth * 8 + j][quad] = words[j];
+            if (partial) { sums[quad][eighth * 8 + j] = sum[j]; }
+        }
         __syncthreads();
         for (int i = threadIdx.x; i < QUANTIZE_COLUMNS * 8; i += QUANTIZE_THREADS) {
             const int c = i / 8, word = i % 8 * 4, row = first_row + i % 8 * 16;
@@ -80,28 +154,40 @@ template <bool ROWS, bool COLUMNS> static __global__ void __launch_bounds__(QUAN
             const uint4 codes = make_uint4(tile[c][word], tile[c][word + 1], tile[c][word + 2], tile[c][word + 3]);
             *reinterpret_cast<uint4*>(columns + (size_t)(first_column + c) * R + row) = codes;
         }
+        const int c = threadIdx.x;
+        if (partial && c < QUANTIZE_COLUMNS && first_column + c < C) {
+            float total = 0;
+            for (int q = 0; q < QUANTIZE_ROWS / 4; q++) { total += sums[q][c]; }
+            partial[(size_t)blockIdx.y * C + first_column + c] = total;
+        }
     }
 }
 
-// rows (R,C) and columns (C,R), one of which may be NULL, = the codes of x (R,C) / *scale; *amax = the largest of it and of the
-// magnitudes of x, or not where amax is NULL.
-static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax, const floatX* x, const float* scale, int R,
-                            int C, cudaStream_t stream) {
-    const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS));
-    auto kernel = !columns ? quantize_kernel<true, false>
-                  : !rows  ? quantize_kernel<false, true>
-                           : quantize_kernel<true, true>;
-    kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, (const __nv_bfloat16*)x, scale, R, C);
-    cuda_try(cudaGetLastError());
+// Bytes of scratch for column sums of (R,C)
+static inline size_t quantize_scratch_bytes(int R, int C) {
+    return sizeof(float) * CEIL_DIV(R, QUANTIZE_ROWS) * (size_t)C;
 }
 
-static __global__ void __launch_bounds__(QUANTIZE_THREADS)
-    amax_kernel(unsigned* amax, const __nv_bfloat16* x, size_t n) {
+// rows (R,C) and columns (C,R), one of which may be NULL, = the codes of a source's numbers / *scale. *amax = the largest of it
+// and of their magnitudes, or not where amax is NULL. sums (C), only with columns, += the sums over rows; scratch as above.
+template <class Source> static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax,
+                                                    const Source& source, const float* scale, int R, int C,
+                                                    cudaStream_t stream, float* sums = NULL, float* scratch = NULL) {
+    const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS));
+    auto kernel = !columns ? quantize_kernel<true, false, Source>
+                  : !rows  ? quantize_kernel<false, true, Source>
+                           : quantize_kernel<true, true, Source>;
+    kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C);
+    cuda_try(cudaGetLastError());
+    if (sums) { column_sum_partials(sums, scratch, (int)grid.y, C, C, stream); }
+}
+
+static __global__ void __launch_bounds__(QUANTIZE_THREADS) amax_kernel(unsigned* amax, const floatX* x, size_t n) {
     unsigned largest = 0;
     for (size_t i = ((size_t)blockIdx.x * QUANTIZE_THREADS + threadIdx.x) * 8; i < n;
          i += (size_t)gridDim.x * QUANTIZE_THREADS * 8) {
         float v[8];
-        unpack_bf16(v, x + i);
+        load_8(v, x + i);
 #pragma unroll
         for (int k = 0; k < 8; k++) { largest = larger_bits(largest, v[k]); }
     }
@@ -111,8 +197,7 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS)
 // *amax = the largest of it and of the magnitudes of x (n)
 static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaStream_t stream) {
     const size_t blocks = CEIL_DIV(n, (size_t)QUANTIZE_THREADS * 8), most = 1024;
-    amax_kernel<<<(unsigned)(blocks < most ? blocks : most), QUANTIZE_THREADS, 0, stream>>>(amax,
-                                                                                            (const __nv_bfloat16*)x, n);
+    amax_kernel<<<(unsigned)(blocks < most ? blocks : most), QUANTIZE_THREADS, 0, stream>>>(amax, x, n);
     cuda_try(cudaGetLastError());
 }
 

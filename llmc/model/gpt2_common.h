@@ -111,6 +111,7 @@ Status gpt2_plan(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, int B
     plan_clear(plan);
     status_clear();
     TRY(gpt2_config_status(config, "the model"));
+    if (settings.fp8) { settings.recompute = 2; } // as gpt2_create does
     if (settings.micro_steps < 1) { return status_fail("a model for %d micro-steps", settings.micro_steps); }
     if (B != 0 || T != 0) { TRY(gpt2_check_sizes(config, B, T)); }
     TRY(layout_create(&layout, config, comm_size(settings.comm), settings.muon));
@@ -130,6 +131,7 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     GPT2Info* info = &model->info;
     info->config = config;
     info->settings = settings;
+    if (settings.fp8) { info->settings.recompute = 2; } // and nothing is: these inputs are quantised, not kept
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(floatX);
     info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);

@@ -1,27 +1,33 @@
 /*
-The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are quantised before the GEMM that reads them first.
+The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are quantised where they are computed, not stored in
+16 bits first, or before the GEMM that reads them.
 
 Each operand has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient is
 delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a whole
 step; HEADROOM is how much larger the tensor may be in the next one. The first step has no scales: it is `cold`, its GEMMs are
 those of 16 bits, and only the magnitudes are collected.
 
-The four linear layers of a transformer block are known by their sizes; as block number `layers` counts the classifier, which
-is one.
+The four linear layers of a transformer block are known by their sizes; as block number `layers` counts the classifier.
 */
 #ifndef MATMUL_FP8_CUH
 #define MATMUL_FP8_CUH
 
-#include "matmul.h"
 #include "llmc/cuda/quantize.cuh"
+#include "matmul.h"
 
-constexpr int FP8_LINEARS = 4; // qkv, attproj, fc, fcproj
+enum { FP8_QKV, FP8_ATTPROJ, FP8_FC, FP8_FCPROJ, FP8_LINEARS, FP8_CLASSIFIER = 0 };
 constexpr int FP8_DELAYED =
     2 * FP8_LINEARS; // delayed scales of a block: of the linears' inputs, of their outputs' gradients
 constexpr float FP8_HEADROOM = 2;
 
+// What the inputs of a block's linear layers are computed from
+struct Fp8Inputs {
+    LayerNormSource qkv, fc; // of block `layers`: qkv is the classifier's
+    GeluSource fcproj;
+};
+
 struct Fp8 {
-    int layers;           // of the model; scales and magnitudes have a block more
+    int layers;           // of the model; what follows has a block more
     int cold;             // 1: there are no scales yet
     float* scales;        // (layers + 1, 8) delayed
     unsigned* amax;       // (layers + 1, 8) of the step so far
@@ -29,17 +35,25 @@ struct Fp8 {
     unsigned* weight_amax;
     const floatX* params; // the model's weights
     uint8_t *weights,
-        *weight_columns; // their codes, of a matrix and of its transpose at the place that it has in params
-    uint8_t *inp, *dout, *dout_columns; // codes of operands
-    int layer;                          // of the next group
-    int dout_of;                        // the scale of what dout holds; -1: nothing
+        *weight_columns;     // their codes, of a matrix and of its transpose at the place that it has in params
+    const Fp8Inputs* inputs; // (layers + 1)
+    // operands of the next GEMMs
+    uint8_t* inp;                 // of an input, in rows or in columns
+    uint8_t *dout, *dout_columns; // of an output's gradient; but fc's,
+    uint8_t *dfch, *dfch_columns; // which is computed while fcproj's is still needed
+    float2* statistics;           // of the classifier's rows
+    int layer, row, dout_of;      // of the next group: its block, its first row; whose gradient dout has, or -1
 };
 
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
 
 // A block's linear layer of these sizes
 static inline int fp8_linear(const Fp8* f, int IN, int OUT) {
-    return f->layer == f->layers ? 0 : OUT == 3 * IN ? 0 : OUT == IN ? 1 : OUT == 4 * IN ? 2 : 3;
+    return f->layer == f->layers ? FP8_CLASSIFIER
+           : OUT == 3 * IN       ? FP8_QKV
+           : OUT == IN           ? FP8_ATTPROJ
+           : OUT == 4 * IN       ? FP8_FC
+                                 : FP8_FCPROJ;
 }
 
 // Quantises the weights (OUT,IN) of a linear layer of block f->layer; their magnitudes are collected before, by collect = true
@@ -50,35 +64,93 @@ static inline void fp8_weight(Fp8* f, bool collect, const floatX* weight, int IN
     if (collect) {
         collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream);
     } else {
-        quantize(f->weights + at, f->weight_columns + at, NULL, weight, &f->weight_scales[i], OUT, IN, stream);
+        const StoredSource source = {weight};
+        quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i], OUT, IN, stream);
     }
 }
 
-// Replaces inp, weight and dout of a group by its operands a and b. Where it is cold, only their magnitudes are collected.
-static inline void fp8_operands(Fp8* f, MatmulGroup group, MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    const int linear = fp8_linear(f, s.IN, s.OUT), inp = f->layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
-    const size_t at = t->weight ? (size_t)(t->weight - f->params) : 0;
-    if (t->weight) { t->b_scale = &f->weight_scales[f->layer * FP8_LINEARS + linear]; }
-    if (t->inp && group != MATMUL_WEIGHT) { // forward
+// The codes of a linear layer's input (R,C), in f->inp; stored: the tensor, for attproj.
+static inline void fp8_input(Fp8* f, int linear, bool columns, const floatX* stored, int R, int C,
+                             cudaStream_t stream) {
+    const int i = f->layer * FP8_DELAYED + linear;
+    const Fp8Inputs* inputs = &f->inputs[f->layer];
+    unsigned* amax = columns ? NULL : &f->amax[i]; // the forward pass has seen the same numbers
+    auto quantize_source = [&](const auto& source) {
+        quantize(columns ? NULL : f->inp, columns ? f->inp : NULL, amax, source, &f->scales[i], R, C, stream);
+    };
+    if (linear == FP8_ATTPROJ && f->layer < f->layers) { return quantize_source(StoredSource{stored}); }
+    if (linear == FP8_FCPROJ) { return quantize_source(inputs->fcproj); }
+    LayerNormSource norm = linear == FP8_FC ? inputs->fc : inputs->qkv;
+    norm.x += (size_t)f->row * C, norm.mean += f->row, norm.rstd += f->row;
+    quantize_source(norm);
+}
+
+// Only the magnitudes
+static inline void fp8_collect(Fp8* f, int linear, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    const int inp = f->layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
+    if (!t->dout) {
         f->dout_of = -1;
-        if (f->cold) { return collect_amax(&f->amax[inp], t->inp, (size_t)s.R * s.IN, stream); }
-        quantize(f->inp, NULL, &f->amax[inp], t->inp, &f->scales[inp], s.R, s.IN, stream);
-        t->a = f->inp, t->a_scale = &f->scales[inp], t->b = f->weights + at;
-        return;
-    }
-    if (f->dout_of != dout) {
+        collect_amax(&f->amax[inp], t->inp, (size_t)s.R * s.IN, stream);
+    } else if (f->dout_of != dout) {
         f->dout_of = dout;
-        if (f->cold) { return collect_amax(&f->amax[dout], t->dout, (size_t)s.R * s.OUT, stream); }
-        quantize(f->dout, f->dout_columns, &f->amax[dout], t->dout, &f->scales[dout], s.R, s.OUT, stream);
+        collect_amax(&f->amax[dout], t->dout, (size_t)s.R * s.OUT, stream);
     }
-    if (f->cold) { return; }
+}
+
+// Before a group's GEMM: replaces inp, weight and dout by the operands a and b, and the outputs that fp8 computes otherwise.
+// Returns the group to launch: a GEMM without what fp8_after() does.
+static inline MatmulGroup fp8_before(Fp8* f, MatmulGroup group, MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    const int linear = fp8_linear(f, s.IN, s.OUT), inp = f->layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
+    if (f->cold) {
+        fp8_collect(f, linear, t, s, stream);
+        return group;
+    }
+    const size_t at = t->weight ? (size_t)(t->weight - f->params) : 0;
+    t->b_scale = &f->weight_scales[f->layer * FP8_LINEARS + linear];
+    if (!t->dout) { // forward
+        f->dout_of = -1;
+        fp8_input(f, linear, false, t->inp, s.R, s.IN, stream);
+        t->a = f->inp, t->a_scale = &f->scales[inp], t->b = f->weights + at;
+        t->ln = NULL;
+        if (group == MATMUL_FC) { t->out = t->pre; }
+        if (group == MATMUL_CLASSIFIER) { t->out = t->logits; }
+        return group == MATMUL_RESIDUAL ? group : MATMUL_QKV;
+    }
+    const bool of_fc = linear == FP8_FC;
+    if (!of_fc && f->dout_of != dout) {
+        f->dout_of = dout;
+        const StoredSource source = {t->dout};
+        quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout], s.R, s.OUT, stream);
+    }
     t->a_scale = &f->scales[dout];
-    if (group != MATMUL_WEIGHT) {
-        t->a = f->dout, t->b = f->weight_columns + at;
-        return;
+    if (group == MATMUL_WEIGHT) {
+        fp8_input(f, linear, true, t->inp, s.R, s.IN, stream);
+        t->a = of_fc ? f->dfch_columns : f->dout_columns, t->b = f->inp, t->b_scale = &f->scales[inp];
+        return group;
     }
-    quantize(NULL, f->inp, NULL, t->inp, &f->scales[inp], s.R, s.IN, stream);
-    t->a = f->dout_columns, t->b = f->inp, t->b_scale = &f->scales[inp];
+    t->a = of_fc ? f->dfch : f->dout, t->b = f->weight_columns + at;
+    if (group == MATMUL_DGELU) { t->dinp = t->dpre; }
+    return MATMUL_INPUT;
+}
+
+// After it: the gradients of fc's output and of the logits are quantised where they are computed.
+static inline void fp8_after(Fp8* f, MatmulGroup group, const MatmulTensors* t, MatmulSizes s, void* scratch,
+                             cudaStream_t stream) {
+    if (f->cold) { return; }
+    if (group == MATMUL_DGELU) {
+        const int dfch = f->layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
+        const GeluGradientSource source = {t->dpre, t->pre};
+        quantize(f->dfch, f->dfch_columns, &f->amax[dfch], source, &f->scales[dfch], s.R, s.IN, stream, t->dbias,
+                 (float*)scratch);
+    }
+    if (group == MATMUL_CLASSIFIER) {
+        const int dlogits = f->layer * FP8_DELAYED + FP8_LINEARS;
+        const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
+        classifier_statistics(f->statistics, t->losses, t->logits, t->targets, t->gradient_scale, s.R, s.vocab_size,
+                              s.OUT, stream);
+        quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits], s.R, s.OUT, stream);
+        f->dout_of = dlogits;
+    }
 }
 
 // After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one.

@@ -79,12 +79,14 @@ struct MatmulGroups {
 // Returns what was launched, nullptr after an error.
 static inline const MatmulConfig* matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group,
                                                 MatmulTensors t, MatmulSizes s) {
+    const MatmulGroup wanted = group;
     if (g->fp8) {
         variant = g->fp8->cold ? "cublaslt" : "cublaslt_fp8";
-        fp8_operands(g->fp8, group, &t, s, g->stream);
+        group = fp8_before(g->fp8, wanted, &t, s, g->stream);
     }
     const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
     if (config) { config->launch(&g->context, &t, s, g->stream); }
+    if (config && g->fp8) { fp8_after(g->fp8, wanted, &t, s, g->context.scratch, g->stream); }
     return config;
 }
 

@@ -1,8 +1,8 @@
 /*
 Training in fp8 (dev/cuda/matmul/fp8.cuh) on one GPU: quantising against its definition; loss and gradients of the committed
 dump against PyTorch, within what the same rounding does there (dev/reference/rounding.py); the first step, which has no scales
-yet, against bf16; the same bits again, with every recompute setting, and from scales that were saved; scales that follow the
-largest magnitudes; numbers that are not finite. Needs a GPU that has fp8.
+yet, against bf16; the same bits again, and from scales that were saved; scales that follow the largest magnitudes; numbers
+that are not finite. Needs a GPU that has fp8.
 */
 #include "train_gpt2.cu"
 #include "dev/test/whole/reference_test.h"
@@ -55,7 +55,7 @@ static void check_quantize(int R, int C, float scale, float special) {
         cuda_check(cudaMemset(rows.data, 0xaa, rows.n));
         cuda_check(cudaMemset(columns.data, 0xaa, columns.n));
         quantize(which & 1 ? rows.data : NULL, which & 2 ? columns.data : NULL, which == 2 ? NULL : amax.data,
-                 from.data, scales.data, R, C, 0);
+                 StoredSource{from.data}, scales.data, R, C, 0);
         check(status_now());
         const std::vector<uint8_t> r = rows.get(), c = columns.get();
         for (size_t i = 0; i < n; i++) {
@@ -77,6 +77,110 @@ static void check_quantize(int R, int C, float scale, float special) {
     reference_row(name, "codes", right);
     reference_row(name, "bytes behind", kept);
     reference_row(name, "largest", magnitude);
+}
+
+// ----------------------------------------------------------------------------
+// Sources, against fp64: a code is the nearest or, where fp32 may round to the other side of the middle, the next one.
+
+static std::vector<floatX> random_numbers(size_t n, float size, uint32_t seed) {
+    std::vector<floatX> x(n);
+    for (floatX& v : x) {
+        seed = seed * 1664525u + 1013904223u;
+        v = (floatX)(size * ((float)(seed >> 8) / 8388608.0f - 1.0f));
+    }
+    return x;
+}
+template <class T> static OnDevice<T>* on_device(const std::vector<T>& x) {
+    OnDevice<T>* d = new OnDevice<T>(x.size());
+    d->set(x);
+    return d;
+}
+
+static bool is_near(uint8_t code, double expected, float scale) {
+    const double size = fabs(expected) / scale, spacing = ldexp(scale, (int)floor(log2(fmax(size, 0x1p-6))) - 3);
+    const double clamped = size > 448 ? copysign(448.0 * scale, expected) : expected;
+    return fabs(scale * e4m3_value(code) - clamped) <= 0.5 * spacing + 1e-5 * (fabs(clamped) + scale);
+}
+
+// Codes in both orders, the largest magnitude, and with `sums` what is added to the column sums
+template <class Source> static void check_source(const char* name, const Source& source,
+                                                 const std::vector<double>& expected, int R, int C, float scale,
+                                                 bool sums) {
+    OnDevice<uint8_t> rows((size_t)R * C), columns((size_t)R * C);
+    OnDevice<unsigned> amax(1);
+    OnDevice<float> scales(1), sum(C), scratch(quantize_scratch_bytes(R, C) / sizeof(float));
+    amax.set({0}), scales.set({scale}), sum.set(std::vector<float>(C, 0.5f));
+    quantize(rows.data, columns.data, amax.data, source, scales.data, R, C, 0, sums ? sum.data : NULL, scratch.data);
+    check(status_now());
+    const std::vector<uint8_t> r = rows.get(), c = columns.get();
+    const std::vector<float> total = sum.get();
+    size_t wrong = 0;
+    double largest = 0;
+    for (size_t i = 0; i < r.size(); i++) {
+        wrong += !is_near(r[i], expected[i], scale) || r[i] != c[i % C * R + i / C];
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    const float got = __builtin_bit_cast(float, amax.get()[0]);
+    reference_row(name, "codes", wrong == 0);
+    reference_row(name, "largest", fabs(got - largest) <= 1e-5 * largest);
+    size_t off = 0;
+    for (int k = 0; k < C && sums; k++) {
+        double exact = 0.5, size = 0.5;
+        for (int i = 0; i < R; i++) { exact += expected[(size_t)i * C + k], size += fabs(expected[(size_t)i * C + k]); }
+        off += !(fabs(total[k] - exact) <= 1e-5 * size);
+    }
+    if (sums) { reference_row(name, "column sums", off == 0); }
+}
+
+static double gelu_of(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double gelu_slope(double x) {
+    const double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), t = tanh(u);
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+static void check_sources(void) {
+    const int R = 272, C = 208, V = 200;
+    const size_t n = (size_t)R * C;
+    const std::vector<floatX> x = random_numbers(n, 4, 1), d = random_numbers(n, 0.01f, 2), w = random_numbers(C, 1, 3),
+                              b = random_numbers(C, 1, 4);
+    std::vector<float> mean(R), rstd(R), losses(R, 0.25f);
+    std::vector<int> targets(R);
+    for (int i = 0; i < R; i++) { mean[i] = 0.01f * i - 1, rstd[i] = 0.2f + 0.001f * i, targets[i] = i * 7 % V; }
+    OnDevice<floatX>*dx = on_device(x), *dd = on_device(d), *dw = on_device(w), *db = on_device(b);
+    OnDevice<float>*dmean = on_device(mean), *drstd = on_device(rstd), *dlosses = on_device(losses);
+    OnDevice<int>* dtargets = on_device(targets);
+    OnDevice<float2> statistics(R);
+    std::vector<double> expected(n);
+
+    for (size_t i = 0; i < n; i++) {
+        expected[i] =
+            ((double)(float)x[i] - mean[i / C]) * rstd[i / C] * (double)(float)w[i % C] + (double)(float)b[i % C];
+    }
+    check_source("LayerNorm", LayerNormSource{dx->data, dmean->data, drstd->data, dw->data, db->data}, expected, R, C,
+                 0x1p-6f, false);
+    for (size_t i = 0; i < n; i++) { expected[i] = gelu_of((float)x[i]); }
+    check_source("GELU", GeluSource{dx->data}, expected, R, C, 0x1p-6f, false);
+    for (size_t i = 0; i < n; i++) { expected[i] = (double)(float)d[i] * gelu_slope((float)x[i]); }
+    check_source("GELU's gradient", GeluGradientSource{dd->data, dx->data}, expected, R, C, 0x1p-15f, true);
+
+    const float gradient_scale = 1.0f / 4096;
+    classifier_statistics(statistics.data, dlosses->data, dx->data, dtargets->data, gradient_scale, R, V, C, 0);
+    const std::vector<float> loss = dlosses->get();
+    size_t off = 0;
+    for (int i = 0; i < R; i++) {
+        double sum = 0;
+        for (int v = 0; v < V; v++) { sum += exp((double)(float)x[(size_t)i * C + v]); }
+        for (int v = 0; v < C; v++) {
+            const double p = v < V ? exp((double)(float)x[(size_t)i * C + v]) / sum : 0;
+            expected[(size_t)i * C + v] = gradient_scale * (p - (v == targets[i]));
+        }
+        off += !(fabs(loss[i] - 0.25 - (log(sum) - (double)(float)x[(size_t)i * C + targets[i]])) < 1e-4);
+    }
+    reference_row("gradient of logits", "losses", off == 0);
+    check_source("gradient of logits",
+                 LogitGradientSource{dx->data, statistics.data, dtargets->data, gradient_scale, V}, expected, R, C,
+                 e4m3_scale(gradient_scale), false);
+    delete dx, delete dd, delete dw, delete db, delete dmean, delete drstd, delete dlosses, delete dtargets;
 }
 
 // Of two processes' magnitudes the larger; 1 of zeros; what is not finite leaves a scale, or makes it 1 where there is none.
@@ -140,10 +244,9 @@ static void check_errors(const Run& run, const DebugState* state, const Referenc
     reference_check("loss", fabs((double)run.loss - (double)state->loss), reference_tolerance(tolerances, "loss", 0));
 }
 
-static GPT2Settings fp8_settings(int recompute) {
+static GPT2Settings fp8_settings(void) {
     GPT2Settings settings = gpt2_default_settings();
     settings.fp8 = 1;
-    settings.recompute = recompute;
     return settings;
 }
 
@@ -161,7 +264,7 @@ static void check_dump(const char* dump) {
 
     GPT2Settings bf16 = gpt2_default_settings();
     bf16.recompute = 0;
-    Run plain(bf16, config, params, &state), run(fp8_settings(0), config, params, &state);
+    Run plain(bf16, config, params, &state), run(fp8_settings(), config, params, &state);
     plain.pass();
     run.pass();
     reference_row("no scales before an update", "", run.scales()[0] == 0);
@@ -189,16 +292,7 @@ static void check_dump(const char* dump) {
     for (size_t i = 0; i < scales.size(); i++) { near += next[i] / scales[i] >= 0.5f && next[i] / scales[i] <= 2; }
     reference_row("scales stay near", "", near == scales.size());
 
-    for (int recompute = 1; recompute <= 2; recompute++) {
-        Run other(fp8_settings(recompute), config, params, &state);
-        other.pass();
-        other.update(0);
-        other.pass();
-        char name[64];
-        snprintf(name, sizeof(name), "recompute %d", recompute);
-        reference_check_same(name, other.bits(), bits);
-    }
-    Run resumed(fp8_settings(0), config, params, &state);
+    Run resumed(fp8_settings(), config, params, &state);
     check(gpt2_set_scales(resumed.model, scales.data()));
     resumed.pass();
     reference_check_same("from saved scales", resumed.bits(), bits);
@@ -212,7 +306,7 @@ static void check_dump(const char* dump) {
 
     // A weight that is not finite, in each GEMM: the loss or the norm is not finite either, and the update changes nothing.
     for (int tensor : {PARAMETER_qkvw, PARAMETER_fcprojw, PARAMETER_wte}) {
-        Run broken(fp8_settings(0), config, params, &state);
+        Run broken(fp8_settings(), config, params, &state);
         broken.pass();
         broken.update(0);
         size_t offset = 0;
@@ -236,12 +330,12 @@ static void check_refused(void) {
     const GPT2Config config = {64, 512, 512, 2, 2, 64, 0};
     const GPT2Config odd = {64, 512, 512, 2, 2, 72, 0};
     reference_row("odd channels", "refused",
-                  gpt2_plan(&plan, odd, fp8_settings(0), 2, 32, 1, 0) == STATUS_ERROR &&
+                  gpt2_plan(&plan, odd, fp8_settings(), 2, 32, 1, 0) == STATUS_ERROR &&
                       strstr(status_message(), "--fp8"));
     reference_row("odd batch", "refused",
-                  gpt2_plan(&plan, config, fp8_settings(0), 1, 24, 1, 0) == STATUS_ERROR &&
+                  gpt2_plan(&plan, config, fp8_settings(), 1, 24, 1, 0) == STATUS_ERROR &&
                       strstr(status_message(), "--fp8"));
-    reference_row("plan", "fits", gpt2_plan(&plan, config, fp8_settings(0), 2, 32, 1, 0) == STATUS_OK);
+    reference_row("plan", "fits", gpt2_plan(&plan, config, fp8_settings(), 2, 32, 1, 0) == STATUS_OK);
 }
 
 int main(void) {
@@ -257,6 +351,7 @@ int main(void) {
     check_quantize(144, 80, 0x1p-9f, 700);
     check_quantize(272, 208, 0x1p-4f, NAN);
     check_quantize(400, 144, 4, INFINITY);
+    check_sources();
     check_scales();
     check_refused();
     check_dump("dev/reference/tiny_heads");
