@@ -79,9 +79,10 @@ def write_muon(path, changes, steps, samples):
 
 
 def write_errors(path, precision, errors, batches):
-    """Writes the errors of a precision, {name: error}, that dev/test/whole/reference_test.h reads beside a debug state."""
+    """Writes a precision's errors, {name: error}, that dev/test/whole/reference_test.h reads beside a debug state."""
+    title = f"# root mean square errors of {precision} over {batches} batches (dev/reference/rounding.py)\n"
     with OutputFile(path) as out:
-        out.write(f"# root mean square errors of {precision} over {batches} batches (dev/reference/rounding.py)\n".encode())
+        out.write(title.encode())
         for name, error in errors.items():
             out.write(f"{name},{error:.4e}\n".encode())
         out.finish()

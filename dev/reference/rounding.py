@@ -74,7 +74,7 @@ FP8_HEADROOM = 2  # dev/cuda/matmul/fp8.cuh
 
 
 def to_e4m3(x, headroom=1):
-    """x in e4m3, with the smallest power of two as its scale with which headroom times its largest does not saturate."""
+    """x in e4m3. Its scale is the smallest power of two with which headroom times its largest does not saturate."""
     scale = 2.0 ** math.ceil(math.log2(x.abs().max().item() * headroom / 448))
     spacing = torch.exp2(torch.floor(torch.log2((x / scale).abs().clamp(min=2.0**-6))) - 3)
     return torch.round(x / scale / spacing) * spacing * scale
