@@ -104,7 +104,6 @@ struct GPT2 {
 // Defined below, under "Parameters, gradients, moments" and "Planning"
 static Status device_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction);
 static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B, int T);
-static int gpt2_fp8_rows(int BT);
 
 // The stream of all of the model's work, for generate_gpt2.cu
 cudaStream_t gpt2_stream(const GPT2* model) { return model->stream; }
@@ -445,7 +444,7 @@ static void gpt2_backward_logits(GPT2* model, float* dwte, int accumulate, float
 static void gpt2_backward_logits_fp8(GPT2* model, float* dwte, int accumulate, float gradient_scale, int BT) {
     const GPT2Config c = model->info.config;
     const ActivationTensors a = model->acts;
-    const int C = c.channels, Vp = c.padded_vocab_size, rows = gpt2_fp8_rows(BT);
+    const int C = c.channels, Vp = c.padded_vocab_size, rows = fp8_classifier_rows(BT);
     MatmulGroups groups = gpt2_groups(model, a.scratch, 1, c.num_layers);
     for (int row = 0; row < BT; row += rows) {
         const size_t at = (size_t)row * C;
@@ -839,52 +838,6 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
     return size_round_up(config.num_layers * (forward + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
 }
 
-// Why fp8 does not train a model in batches of BT tokens: all dimensions of cuBLASLt's 8-bit GEMMs are multiples of 16.
-static Status gpt2_check_fp8(GPT2Config config, int BT) {
-    DeviceCode code;
-    if (sizeof(floatX) == 4) { return status_fail("--fp8 is of bf16 builds; this one is fp32"); }
-    if (device_code(&code) == STATUS_OK && code.capability < 89) {
-        return status_fail("--fp8 needs a GPU of compute capability 8.9 or newer; this one has %d.%d",
-                           code.capability / 10, code.capability % 10);
-    }
-    status_clear();
-    if (config.channels % 16 != 0 || BT % 16 != 0) {
-        return status_fail("--fp8 needs multiples of 16: of channels, here %d, and of tokens in a micro-batch, here %d",
-                           config.channels, BT);
-    }
-    return STATUS_OK;
-}
-
-// Rows of the classifier at a time in fp8: half of a batch where that is possible, and at most 8192 where that divides it
-static int gpt2_fp8_rows(int BT) {
-    int rows = BT % 32 == 0 ? BT / 2 : BT;
-    while (rows > 8192 && rows % 32 == 0) { rows /= 2; }
-    return rows;
-}
-
-// What fp8 keeps, in bytes from the beginning of its memory or, of operands, of the place after the logits in acts.output
-struct Fp8Memory {
-    size_t scales, amax, weight_scales, weight_amax, statistics, weights, weight_columns, end;
-    size_t inp, dfch, dfch_columns, dout, dout_columns, operands_end;
-    size_t logits; // bytes of acts.output before the operands
-    int in_output; // 1: acts.output has room for them
-};
-static Fp8Memory gpt2_fp8_memory(GPT2Config config, const ParameterLayout* layout, size_t BT) {
-    const size_t C = config.channels, Vp = config.padded_vocab_size, rows = gpt2_fp8_rows((int)BT);
-    const size_t small = size_round_up(fp8_delayed(config.num_layers) * sizeof(float), 256); // scales, magnitudes
-    const size_t codes = size_round_up(layout->elements, 256), fch = size_round_up(4 * C * BT, 256);
-    const size_t dout = size_round_up(3 * C * BT > rows * Vp ? 3 * C * BT : rows * Vp, 256);
-    Fp8Memory m;
-    m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.statistics = 4 * small;
-    m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
-    m.weight_columns = m.weights + codes, m.end = m.weight_columns + codes;
-    m.inp = 0, m.dfch = fch, m.dfch_columns = 2 * fch, m.dout = 3 * fch;
-    m.dout_columns = m.dout + dout, m.operands_end = m.dout_columns + dout;
-    m.logits = size_round_up(rows * Vp * sizeof(floatX), 256);
-    m.in_output = m.logits + m.operands_end <= BT * Vp * sizeof(floatX);
-    return m;
-}
-
 static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
                              int B, int T, int training) {
     plan_set(plan, PLAN_LIBRARIES, PLAN_DEVICE, LIBRARIES_BYTES);
@@ -906,9 +859,8 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout);
     if (settings.fp8) {
-        TRY(gpt2_check_fp8(config, (int)BT));
-        const Fp8Memory m = gpt2_fp8_memory(config, layout, BT);
-        plan_set(plan, PLAN_FP8, PLAN_DEVICE, m.end + (m.in_output ? 0 : m.operands_end));
+        TRY(fp8_check(config.channels, BT));
+        plan_set(plan, PLAN_FP8, PLAN_DEVICE, fp8_memory(config, layout->elements, BT).bytes);
     }
     plan_set(plan, PLAN_MUON, PLAN_DEVICE, settings.muon ? muon_scratch_bytes(config.channels) : 0);
     plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
@@ -1039,21 +991,12 @@ static void gpt2_point_fp8_inputs(GPT2* model) {
 }
 
 static Status gpt2_allocate_fp8(GPT2* model, size_t BT) {
-    const Fp8Memory m = gpt2_fp8_memory(model->info.config, &model->layout, BT);
-    uint8_t* own = (uint8_t*)zeros_alloc(model, PLAN_FP8);
-    Fp8* f = &model->fp8;
+    model->fp8_memory = zeros_alloc(model, PLAN_FP8);
     TRY(status_now());
-    uint8_t* operands = m.in_output ? (uint8_t*)model->acts.output + m.logits : own + m.end;
     gpt2_point_fp8_inputs(model);
-    model->fp8_memory = own, model->fp8_begins = 1;
-    f->layers = model->info.config.num_layers, f->cold = 1, f->dout_of = -1;
-    f->scales = (float*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
-    f->weight_scales = (float*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
-    f->statistics = (float2*)(own + m.statistics);
-    f->params = model->params_memory, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
-    f->inputs = model->fp8_inputs;
-    f->inp = operands + m.inp, f->dfch = operands + m.dfch, f->dfch_columns = operands + m.dfch_columns;
-    f->dout = operands + m.dout, f->dout_columns = operands + m.dout_columns;
+    model->fp8_begins = 1;
+    fp8_create(&model->fp8, fp8_memory(model->info.config, model->info.elements, BT), model->fp8_memory,
+               model->acts.output, model->params_memory, model->fp8_inputs, model->info.config.num_layers);
     return STATUS_OK;
 }
 

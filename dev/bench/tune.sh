@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The learning rate, batch, warm-up, schedule, decay and moments of AdamW and of Muon, as many points of each: 124M on 50 M tokens
-# of C sources (dev/data/linux_source.py), one seed. By dev/bench/loss.py: on all GPUs, and the same command goes on.
+# The learning rate, batch, warm-up, schedule, decay and moments of AdamW and of Muon, as many points of each: 124M on 50 M
+# tokens of C sources (dev/data/linux_source.py), one seed. By dev/bench/loss.py: on all GPUs, and the same command goes on.
 #
 #     dev/bench/tune.sh 'linux_source/*_train_*.bin' linux_source/linux_source_val.bin tuning.csv    # an hour on one H100
 #     dev/bench/tune.sh ... tuning.csv adamw                                                         # AdamW's points alone

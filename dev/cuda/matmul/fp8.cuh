@@ -12,8 +12,10 @@ The four linear layers of a transformer block are known by their sizes; as block
 #ifndef MATMUL_FP8_CUH
 #define MATMUL_FP8_CUH
 
-#include "llmc/cuda/quantize.cuh"
 #include "matmul.h"
+#include "llmc/cuda/device_code.cuh"
+#include "llmc/cuda/quantize.cuh"
+#include "llmc/model/gpt2.h"
 
 enum { FP8_QKV, FP8_ATTPROJ, FP8_FC, FP8_FCPROJ, FP8_LINEARS, FP8_CLASSIFIER = 0 };
 constexpr int FP8_DELAYED =
@@ -46,6 +48,73 @@ struct Fp8 {
 };
 
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
+
+// ----------------------------------------------------------------------------
+// Memory
+
+// Why fp8 does not train a model in batches of so many tokens: all dimensions of cuBLASLt's 8-bit GEMMs are multiples of 16.
+static inline Status fp8_check(int channels, size_t tokens) {
+    DeviceCode code;
+    if (sizeof(floatX) == 4) { return status_fail("--fp8 is of bf16 builds; this one is fp32"); }
+    if (device_code(&code) == STATUS_OK && code.capability < 89) {
+        return status_fail("--fp8 needs a GPU of compute capability 8.9 or newer; this one has %d.%d",
+                           code.capability / 10, code.capability % 10);
+    }
+    status_clear();
+    if (channels % 16 == 0 && tokens % 16 == 0) { return STATUS_OK; }
+    return status_fail("--fp8 needs multiples of 16: of channels, here %d, and of tokens in a micro-batch, here %zu",
+                       channels, tokens);
+}
+
+// Rows of the classifier at a time: half of a batch where that is possible, and at most 8192 where that divides it. Fewer leave
+// room for operands in the logits' buffer.
+static inline int fp8_classifier_rows(size_t tokens) {
+    size_t rows = tokens % 32 == 0 ? tokens / 2 : tokens;
+    while (rows > 8192 && rows % 32 == 0) { rows /= 2; }
+    return (int)rows;
+}
+
+// Places, in bytes from the beginning of fp8's memory or, of operands, of theirs
+struct Fp8Memory {
+    size_t scales, amax, weight_scales, weight_amax, statistics, weights, weight_columns, own;
+    size_t inp, dfch, dfch_columns, dout, dout_columns;
+    size_t logits; // bytes of the logits' buffer before the operands
+    int in_logits; // 1: the operands have room there; 0: they follow `own`
+    size_t bytes;  // of fp8's memory
+};
+static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t tokens) {
+    const size_t C = config.channels, Vp = config.padded_vocab_size, rows = fp8_classifier_rows(tokens);
+    const size_t small = size_round_up(fp8_delayed(config.num_layers) * sizeof(float), 256); // scales, magnitudes
+    const size_t codes = size_round_up(elements, 256), fch = size_round_up(4 * C * tokens, 256);
+    const size_t dout = size_round_up(3 * C * tokens > rows * Vp ? 3 * C * tokens : rows * Vp, 256);
+    Fp8Memory m;
+    m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.statistics = 4 * small;
+    m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
+    m.weight_columns = m.weights + codes, m.own = m.weight_columns + codes;
+    m.inp = 0, m.dfch = fch, m.dfch_columns = 2 * fch, m.dout = 3 * fch, m.dout_columns = m.dout + dout;
+    m.logits = size_round_up(rows * Vp * sizeof(floatX), 256);
+    m.in_logits = m.logits + m.dout_columns + dout <= tokens * Vp * sizeof(floatX);
+    m.bytes = m.own + (m.in_logits ? 0 : m.dout_columns + dout);
+    return m;
+}
+
+// memory: zeros; logits: (tokens, Vp) floatX; inputs (layers + 1) and params stay where they are.
+static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, const floatX* params,
+                              const Fp8Inputs* inputs, int layers) {
+    uint8_t *own = (uint8_t*)memory, *operands = m.in_logits ? (uint8_t*)logits + m.logits : own + m.own;
+    *f = {};
+    f->layers = layers, f->cold = 1, f->dout_of = -1;
+    f->scales = (float*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
+    f->weight_scales = (float*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
+    f->statistics = (float2*)(own + m.statistics);
+    f->params = params, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
+    f->inputs = inputs;
+    f->inp = operands + m.inp, f->dfch = operands + m.dfch, f->dfch_columns = operands + m.dfch_columns;
+    f->dout = operands + m.dout, f->dout_columns = operands + m.dout_columns;
+}
+
+// ----------------------------------------------------------------------------
+// Operands
 
 // A block's linear layer of these sizes
 static inline int fp8_linear(const Fp8* f, int IN, int OUT) {
