@@ -859,7 +859,7 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout);
     if (settings.fp8) {
-        TRY(fp8_check(config.channels, BT));
+        TRY(fp8_check(BT));
         plan_set(plan, PLAN_FP8, PLAN_DEVICE, fp8_memory(config, layout->elements, BT).bytes);
     }
     plan_set(plan, PLAN_MUON, PLAN_DEVICE, settings.muon ? muon_scratch_bytes(config.channels) : 0);

@@ -536,7 +536,7 @@ if [[ $trainer == *cu* ]]; then
             check "has the same weights" same fp8 fp8_other model_00000040.bin
             rm -rf "$dir/fp8_other"
         done
-        check "a batch that fp8 does not serve" fails_with "--fp8 needs multiples of 16" "${short[@]}" --fp8 1 -b 1 -t 24 -d 24
+        check "a batch that fp8 does not serve" fails_with "--fp8 needs micro-batches" "${short[@]}" --fp8 1 -b 1 -t 24 -d 24
         cp -r "$dir/fp8" "$dir/fp8_to_bf16"
         check "a run in fp8 does not go on without" fails_with "--resume-anyway" "${common[@]}" -o "$dir/fp8_to_bf16" -y 1 --fp8 0 -x 41
     else
