@@ -835,7 +835,8 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
         if (known == count) { kinds[count++] = leaf; }
     }
     const size_t forward = (settings.fp8 ? 2 : 1) * FORWARD_GRAPH_BYTES; // of training, and of evaluation
-    return size_round_up(config.num_layers * (forward + count * BACKWARD_GRAPH_BYTES), (size_t)2 << 20);
+    const size_t layer = forward + count * BACKWARD_GRAPH_BYTES;
+    return size_round_up(config.num_layers * (settings.fp8 ? 2 * layer : layer), (size_t)2 << 20);
 }
 
 static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, const ParameterLayout* layout,
