@@ -187,7 +187,7 @@ static void gpt2_begin_fp8(GPT2* model) {
             fp8_weight(f, collect, w.fcprojw, 4 * C, C, model->stream);
         }
         fp8_weight(f, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
-        if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, model->stream); }
+        if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, -1, model->stream); }
     }
     model->fp8_begins = 0;
 }

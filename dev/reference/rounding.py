@@ -84,20 +84,23 @@ class LinearE4M3(torch.autograd.Function):
     """x w^T and its two gradients, of operands in e4m3."""
 
     @staticmethod
-    def forward(ctx, x, w):
+    def forward(ctx, x, w, headroom):
         x, w = to_e4m3(x, FP8_HEADROOM), to_e4m3(w)
         ctx.save_for_backward(x, w)
+        ctx.headroom = headroom  # of the gradient's scale
         return x @ w.T
 
     @staticmethod
     def backward(ctx, dout):
         x, w = ctx.saved_tensors
-        dout = to_e4m3(dout, FP8_HEADROOM)
-        return dout @ w, dout.flatten(0, -2).T @ x.flatten(0, -2)
+        dout = to_e4m3(dout, ctx.headroom)
+        return dout @ w, dout.flatten(0, -2).T @ x.flatten(0, -2), None
 
 
-def linear_e4m3(x, w, b=0):
-    return LinearE4M3.apply(x, w) + b
+def linear_e4m3(x, w, b=None):
+    if b is None:  # the classifier, whose gradient is bounded
+        return LinearE4M3.apply(x, w, 1)
+    return LinearE4M3.apply(x, w, FP8_HEADROOM) + b
 
 
 def rounded_block(block, x, linear):

@@ -222,9 +222,11 @@ static inline void fp8_after(Fp8* f, MatmulGroup group, const MatmulTensors* t, 
     }
 }
 
-// After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one.
+// After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one. The
+// gradient of a logit is at most gradient_scale, which some token's nearly is, and most are so small that a binade counts.
 static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, cudaStream_t stream) {
-    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, stream);
+    const int dlogits = f->layers * FP8_DELAYED + FP8_LINEARS;
+    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, stream);
     f->cold = 0;
 }
 

@@ -183,15 +183,16 @@ static void check_sources(void) {
     delete dx, delete dd, delete dw, delete db, delete dmean, delete drstd, delete dlosses, delete dtargets;
 }
 
-// Of two processes' magnitudes the larger; 1 of zeros; what is not finite leaves a scale, or makes it 1 where there is none.
+// Of two processes' magnitudes the larger, with headroom but for one that is bounded; 1 of zeros; what is not finite leaves a
+// scale, or makes it 1 where there is none.
 static void check_scales(void) {
     const float largest = 448;
-    OnDevice<float> scales(6), amax(12);
-    scales.set({0, 8, 8, 8, 0, 8});
-    amax.set({largest, 1, 0, NAN, NAN, 3, 1, 2 * largest, 0, 1, 1, INFINITY});
-    scales_of(scales.data, amax.data, 2, 6, 2, 0);
+    OnDevice<float> scales(7), amax(14);
+    scales.set({0, 8, 8, 8, 0, 8, 8});
+    amax.set({largest, 1, 0, NAN, NAN, 3, largest, 1, 2 * largest, 0, 1, 1, INFINITY, 1});
+    scales_of(scales.data, amax.data, 2, 7, 2, 6, 0);
     check(status_now());
-    const std::vector<float> expected = {2, 4, 1, 8, 1, 8};
+    const std::vector<float> expected = {2, 4, 1, 8, 1, 8, 1};
     reference_row("scales of two processes", "", scales.get() == expected);
 }
 
