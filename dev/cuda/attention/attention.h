@@ -26,6 +26,8 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 //     qkv, dqkv   (B,T,3,NH,HS) floatX    a token's row holds q, then k, then v of every head
 //     out, dout   (B,T,NH,HS)   floatX
 //     l, m        (B,NH,T)      float
+//     starts      (B,T)         int       launch_documents alone: where the document of token i begins: at most i, and never
+//                                         less than that of i - 1; query i sees keys starts_i .. i
 //
 // With scores s_ij = q_i.k_j / sqrt(HS) for j <= i, m_i is the maximum that the kernel used (the row's maximum, or at most
 // 8 below it) and l_i = sum_j exp(s_ij - m_i). So P_ij = exp(s_ij - m_i) / l_i, and backward needs nothing else.
@@ -48,6 +50,13 @@ typedef void (*AttentionBackward)(floatX* dqkv, const floatX* dout, const floatX
                                   const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                   cudaStream_t stream);
 typedef size_t (*AttentionScratchBytes)(int B, int T, int NH, int HS);
+// With documents. A row of one document has the bits of the launchers above; and the numbers in a document, whatever they are
+// while finite, change no bit of another one.
+typedef void (*AttentionForwardDocuments)(floatX* out, float* l, float* m, const floatX* qkv, const int* starts, int B,
+                                          int T, int NH, int HS, cudaStream_t stream);
+typedef void (*AttentionBackwardDocuments)(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                           const float* l, const float* m, const int* starts, void* scratch, int B,
+                                           int T, int NH, int HS, cudaStream_t stream);
 // For variants that sum dQ over its rows while it is in registers: also writes dq_sums (rows, NH*HS), fp32. Its rows add up to
 // the column sums of dQ before rounding.
 typedef void (*AttentionBackwardWithSums)(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
@@ -64,6 +73,7 @@ struct AttentionForwardConfig {
     AttentionForward launch; // nullptr if forward needs a scratch: then launch_with_scratch
     AttentionForwardWithScratch launch_with_scratch = nullptr;
     AttentionScratchBytes scratch_bytes = nullptr; // of launch_with_scratch; the caller aligns scratch to 256 bytes
+    AttentionForwardDocuments launch_documents = nullptr; // not every configuration has it
 };
 struct AttentionBackwardConfig {
     static constexpr const char* operation = "attention_backward_";
@@ -71,9 +81,10 @@ struct AttentionBackwardConfig {
     int HS;
     size_t shared_bytes;
     AttentionBackward launch;
-    AttentionScratchBytes scratch_bytes;                  // may be 0; the caller aligns scratch to 256 bytes
-    AttentionBackwardWithSums launch_with_sums = nullptr; // not every variant has it
-    AttentionSumRows sum_rows = nullptr;                  // of dq_sums
+    AttentionScratchBytes scratch_bytes;                   // may be 0; the caller aligns scratch to 256 bytes
+    AttentionBackwardWithSums launch_with_sums = nullptr;  // not every variant has it
+    AttentionSumRows sum_rows = nullptr;                   // of dq_sums
+    AttentionBackwardDocuments launch_documents = nullptr; // scratch is that of launch
 };
 
 // The first configuration of a variant's table that serves the head size and fits the GPU, and is called `name` unless
@@ -109,6 +120,16 @@ __host__ __device__ inline int64_t qkv_offset(int b, int which, int h, int T, in
 // Offset of (b, t = 0, h, 0) in (B,T,NH,HS). A token further: NH*HS.
 __host__ __device__ inline int64_t out_offset(int b, int h, int T, int NH, int HS) {
     return (int64_t)b * T * NH * HS + (int64_t)h * HS;
+}
+
+// One more than the last query that sees key `key`: of the document that holds it. starts (T), a row's.
+__host__ __device__ inline int document_end(const int* starts, int T, int key) {
+    int end = T;
+    for (int seen = key; end - seen > 1;) { // query `seen` sees the key, query `end` does not, or is past the row
+        const int middle = seen + (end - seen) / 2;
+        (starts[middle] <= key ? seen : end) = middle;
+    }
+    return end;
 }
 
 // One 16-byte vector of the training precision as floats.

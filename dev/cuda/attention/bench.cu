@@ -5,8 +5,9 @@ the shapes asked for and print a row for it. A wrong kernel ends the program wit
 The check    outputs and scratch filled with NaN, guard bytes around them, errors held against the fp64 reference and
              its model of rounding (attention/reference.h), more runs compared bit for bit: in the sweep two at once.
 The timing   bench.h's, rested and steady.
-The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward. `trains` is what
-             attention/choice.h says, which is what the trainer and libattention.so ask.
+             With documents, also: those of other contents in the documents between leave every bit of a document.
+The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times that backward; with documents the squares of their
+             lengths instead of T^2. `trains` is what attention/choice.h says, which the trainer and libattention.so ask.
 */
 #include "attention_bench.h"
 
@@ -14,6 +15,7 @@ The row      TFLOP/s count the causal half: 2 B NH T^2 HS forward, 2.5 times tha
 // All tensors of the contract: a direction's inputs, outputs and scratch
 struct TensorSet {
     Buffer qkv, dout, out, dqkv, l, m, scratch;
+    const int* starts = nullptr; // where the shape has documents
 };
 
 // ----------------------------------------------------------------------------
@@ -33,7 +35,9 @@ struct Forward {
     static void launch(const Config& c, const TensorSet& t, Shape s, cudaStream_t stream) {
         floatX *out = t.out.as<floatX>(), *qkv = t.qkv.as<floatX>();
         float *l = t.l.as<float>(), *m = t.m.as<float>();
-        if (c.launch) {
+        if (t.starts) {
+            c.launch_documents(out, l, m, qkv, t.starts, s.B, s.T, s.NH, s.HS, stream);
+        } else if (c.launch) {
             c.launch(out, l, m, qkv, s.B, s.T, s.NH, s.HS, stream);
         } else {
             c.launch_with_scratch(out, l, m, qkv, t.scratch.data, s.B, s.T, s.NH, s.HS, stream);
@@ -57,8 +61,14 @@ struct Backward {
     static size_t scratch_bytes(const Config& c, Shape s) { return c.scratch_bytes(s.B, s.T, s.NH, s.HS); }
     static std::vector<Buffer*> outputs(TensorSet& t) { return {&t.dqkv}; }
     static void launch(const Config& c, const TensorSet& t, Shape s, cudaStream_t stream) {
-        c.launch(t.dqkv.as<floatX>(), t.dout.as<floatX>(), t.qkv.as<floatX>(), t.out.as<floatX>(), t.l.as<float>(),
-                 t.m.as<float>(), t.scratch.data, s.B, s.T, s.NH, s.HS, stream);
+        floatX *dqkv = t.dqkv.as<floatX>(), *dout = t.dout.as<floatX>(), *qkv = t.qkv.as<floatX>(),
+               *out = t.out.as<floatX>();
+        float *l = t.l.as<float>(), *m = t.m.as<float>();
+        if (t.starts) {
+            c.launch_documents(dqkv, dout, qkv, out, l, m, t.starts, t.scratch.data, s.B, s.T, s.NH, s.HS, stream);
+        } else {
+            c.launch(dqkv, dout, qkv, out, l, m, t.scratch.data, s.B, s.T, s.NH, s.HS, stream);
+        }
     }
     static void prepare(const TensorSet& t, const Reference& r) {
         unsigned blocks = (unsigned)CEIL_DIV(r.shape.elements(), (int64_t)256);
@@ -133,6 +143,75 @@ template <class Direction> static Verdict judge(const TensorSet& t, const Refere
     return verdict;
 }
 
+// Other numbers, of four times the size, in the tokens that are not kept. qkv (B,T,3,NH,HS), dout (B,T,NH,HS), kept (B,T). They
+// are finite: kernels multiply what they mask by 0, where a tile holds several documents.
+__global__ void replace_tokens(floatX* qkv, floatX* dout, const int* kept, Shape s, uint64_t seed) {
+    const int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, channels = (int64_t)s.NH * s.HS;
+    if (n >= 4 * s.elements() || kept[n / channels / 4]) { return; }
+    const int64_t token = n / channels / 4, channel = n % (4 * channels);
+    const floatX x = (floatX)(4 * normal_at(seed, n));
+    if (channel < 3 * channels) {
+        qkv[token * 3 * channels + channel] = x;
+    } else {
+        dout[token * channels + channel - 3 * channels] = x;
+    }
+}
+// How many 16-bit words of kept tokens differ. a and b (B,heads,T,words), kept (B,T)
+__global__ void count_kept_different(unsigned long long* count, const uint16_t* a, const uint16_t* b, const int* kept,
+                                     int64_t n, int heads, int T, int words) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t row = i / words;
+        if (a[i] != b[i] && kept[row / T / heads * T + row % T]) { atomicAdd(count, 1ull); }
+    }
+}
+// Ends the program if every other document depends on the numbers in those between, or if a row of one document has other bits
+// than without starts. t holds inputs and outputs.
+template <class Direction> static void check_documents(const typename Direction::Config& c, TensorSet& t,
+                                                       const Reference& r, const std::string& what) {
+    const Shape s = r.shape;
+    TensorSet other = t;
+    const std::vector<Buffer*> outputs = Direction::outputs(t), others = Direction::outputs(other);
+    for (Buffer* b : others) { *b = buffer_allocate(b->bytes); }
+    if (s.documents == ONE_DOCUMENT) {
+        other.starts = nullptr;
+        run_poisoned<Direction>(c, {&other}, s, what + ", without starts");
+        for (size_t n = 0; n < outputs.size(); n++) {
+            if (words_different(outputs[n]->data, others[n]->data, outputs[n]->bytes)) {
+                fatal("%s: other bits than without starts", what.c_str());
+            }
+        }
+        return;
+    }
+    std::vector<int> starts((size_t)s.B * s.T), kept(starts.size());
+    const size_t bytes = starts.size() * sizeof(int);
+    cuda_check(cudaMemcpy(starts.data(), r.starts, bytes, cudaMemcpyDeviceToHost));
+    for (int b = 0; b < s.B; b++) {
+        for (int64_t t = 0, row = (int64_t)b * s.T; t < s.T; t++) { // the first document of every other row is kept
+            kept[row + t] = t == 0 ? b % 2 : starts[row + t] == t ? !kept[row + t - 1] : kept[row + t - 1];
+        }
+    }
+    const Buffer kept_on_gpu = buffer_allocate(bytes);
+    cuda_check(cudaMemcpy(kept_on_gpu.data, kept.data(), bytes, cudaMemcpyHostToDevice));
+    for (Buffer* b : {&other.qkv, &other.dout}) {
+        const Buffer from = *b;
+        *b = buffer_allocate(from.bytes);
+        cuda_check(cudaMemcpy(b->data, from.data, from.bytes, cudaMemcpyDeviceToDevice));
+    }
+    replace_tokens<<<(unsigned)CEIL_DIV(4 * s.elements(), (int64_t)256), 256>>>(
+        other.qkv.as<floatX>(), other.dout.as<floatX>(), kept_on_gpu.as<int>(), s, 77);
+    run_poisoned<Direction>(c, {&other}, s, what + ", other documents");
+    for (size_t n = 0; n < outputs.size(); n++) {
+        const bool statistics = outputs[n]->bytes == s.rows() * sizeof(float);
+        const int64_t words = outputs[n]->bytes / 2;
+        const unsigned long long different = counted([&](unsigned long long* count) {
+            count_kept_different<<<256, 256>>>(count, outputs[n]->as<uint16_t>(), others[n]->as<uint16_t>(),
+                                               kept_on_gpu.as<int>(), words, statistics ? s.NH : 1, s.T,
+                                               statistics ? 2 : (int)(words / s.B / s.T));
+        });
+        if (different) { fatal("%s: %llu words depend on other documents", what.c_str(), different); }
+    }
+}
+
 // Runs the configuration once, then `at_once` times concurrently; ends the program if it is wrong at this shape.
 template <class Direction> static Verdict check(const typename Direction::Config& c, TensorSet& t, const Reference& r,
                                                 const std::string& what, int at_once) {
@@ -157,6 +236,7 @@ template <class Direction> static Verdict check(const typename Direction::Config
             if (words_different(first[n]->data, outputs[n]->data, first[n]->bytes)) { verdict.deterministic = false; }
         }
     }
+    if (t.starts) { check_documents<Direction>(c, t, r, what); }
     t.scratch = Buffer();
     return verdict;
 }
@@ -175,12 +255,28 @@ template <class Direction> struct AttentionTrial {
     std::vector<TensorSet> sets;
 
     static const char* unsupported(Shape s) { return attention_unsupported(s.B, s.T, s.NH, s.HS); }
-    // Every T at which tiles end or overlap; the last shape has more tiles than three waves of SMs
+    // Every T at which tiles end or overlap, more tiles than three waves of SMs, and documents that begin and end at every
+    // offset of a tile
     static Sweep sweep() {
         return {2,
                 3,
                 {1, 2, 31, 63, 64, 65, 127, 128, 129, 1000, 1024, 1025},
-                {{1, 200, 1, 0}, {3, 77, 1, 0}, {20, 600, 13, 0}}};
+                {{1, 200, 1, 0},
+                 {3, 77, 1, 0},
+                 {20, 600, 13, 0},
+                 {2, 1025, 2, 0, ONE_DOCUMENT},
+                 {2, 200, 2, 0, 1},
+                 {2, 200, 2, 0, 2},
+                 {2, 1025, 2, 0, 63},
+                 {2, 1025, 2, 0, 64},
+                 {2, 1000, 2, 0, 65},
+                 {2, 1025, 3, 0, SHORT_DOCUMENTS},
+                 {3, 2500, 2, 0, LOG_NORMAL},
+                 {20, 600, 13, 0, LOG_NORMAL},
+                 {400, 400, 1, 0, ENDS_AT_EVERY_TOKEN}}};
+    }
+    static bool serves(const Config& c, Shape s) {
+        return (c.HS == 0 || c.HS == s.HS) && (s.documents == NO_DOCUMENTS || c.launch_documents);
     }
     static const char* trains(const Variant& variant, const Config& c, const cudaDeviceProp& gpu, Shape s) {
         DeviceCode code;
@@ -198,7 +294,9 @@ template <class Direction> struct AttentionTrial {
     }
     static void measure(BenchGpu* gpu, const BenchOptions& o) { measure_gemm(gpu, o); }
 
-    AttentionTrial(Shape s, bool) : s(s), r(reference_allocate(s)), sets{tensors_allocate(s, backward)} {}
+    AttentionTrial(Shape s, bool) : s(s), r(reference_allocate(s)), sets{tensors_allocate(s, backward)} {
+        sets[0].starts = r.starts;
+    }
     AttentionTrial(const AttentionTrial&) = delete;
     ~AttentionTrial() { reference_free(&r); }
     void fill(Pattern pattern, uint64_t seed) {
@@ -211,11 +309,21 @@ template <class Direction> struct AttentionTrial {
     }
     size_t scratch_bytes(const Config& c) const { return Direction::scratch_bytes(c, s); }
     size_t set_bytes() const { return 4 * s.elements() * sizeof(floatX); }
-    double work() const { return Direction::flops * s.B * s.NH * s.T * s.T * s.HS; }
+    double work() const {
+        double squares = (double)s.B * s.T * s.T; // of the lengths
+        if (r.starts) {
+            std::vector<int> starts((size_t)s.B * s.T);
+            cuda_check(cudaMemcpy(starts.data(), r.starts, starts.size() * sizeof(int), cudaMemcpyDeviceToHost));
+            squares = 0;
+            for (size_t n = 0; n < starts.size(); n++) { squares += 2 * ((int)(n % s.T) - starts[n]) + 1; }
+        }
+        return Direction::flops * s.NH * s.HS * squares;
+    }
     void rotate(int count, size_t scratch_bytes) {
         const Buffer scratch = buffer_allocate(scratch_bytes);
         for (int n = 1; n < count; n++) {
             sets.push_back(tensors_allocate(s, backward));
+            sets[n].starts = r.starts;
             tensors_fill(sets[n], s, r.distinct, ORDINARY, 42);
             Direction::prepare(sets[n], r);
         }
@@ -231,10 +339,13 @@ static const std::vector<BenchSize> attention_sizes = {{"-b", "B, batch", 8},
                                                        {"-t", "T, sequence length", 1024},
                                                        {"-h", "NH, number of heads", 12},
                                                        {"-d", "HS, head size: 32, 64, 96 or 128", 64}};
+static const std::vector<BenchText> attention_texts = {{"--documents", "a row's: tokens of each, or log-normal"}};
 
 template <> int variant_main(int argc, char** argv, const AttentionForwardVariant& variant, int compute_capability) {
-    return run_variant<AttentionTrial<Forward>>(argc, argv, variant, attention_sizes, compute_capability);
+    return run_variant<AttentionTrial<Forward>>(argc, argv, variant, attention_sizes, compute_capability,
+                                                attention_texts);
 }
 template <> int variant_main(int argc, char** argv, const AttentionBackwardVariant& variant, int compute_capability) {
-    return run_variant<AttentionTrial<Backward>>(argc, argv, variant, attention_sizes, compute_capability);
+    return run_variant<AttentionTrial<Backward>>(argc, argv, variant, attention_sizes, compute_capability,
+                                                 attention_texts);
 }

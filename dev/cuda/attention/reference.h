@@ -7,12 +7,13 @@ kernel passes when its error is at most twice the model.
 #define ATTENTION_REFERENCE_H
 
 #include "attention.h"
-#include "dev/cuda/bench/random.cuh"
+#include "documents.h"
 
 #include <math.h>
 
 struct Shape {
     int B, T, NH, HS;
+    int documents = NO_DOCUMENTS; // how long: DocumentLengths, or a length
     __host__ __device__ int heads() const { return B * NH; }
     __host__ __device__ int64_t rows() const { return (int64_t)B * NH * T; }
     __host__ __device__ int64_t elements() const { return rows() * HS; } // of out; qkv has 3 times as many
@@ -68,7 +69,7 @@ __global__ void fill_inputs(floatX* qkv, floatX* dout, Shape s, int distinct, Pa
 //     gradient    dS_ij is off by c_i P_ij (|dP_ij| + |D_i|), by the error of dP_ij itself, e |dO_i| |v_j| P_ij, and by
 //                 u sqrt(sum_d (dO_id O_id)^2) P_ij, what rounding `out` does to D_i, the same for the whole row
 //     m + log(l)  is off by the errors of the scores as P averages them, sqrt(sum_j P_ij^2) times that of one, by
-//                 e sqrt(i + 1) / 2 for the sum, and by e (HS/32 a_i + |m_i| + |m_i + log(l_i)| + 2) where all keys err
+//                 e sqrt(keys) / 2 for the sum, and by e (HS/32 a_i + |m_i| + |m_i + log(l_i)| + 2) where all keys err
 //                 alike: tensor cores truncate HS/16 times, m and m log2(e) are rounded once, exp2 is good to 2 e
 // Independent errors add as squares through the matrix multiplications that follow: out_i = sum_j P_ij v_j is off by
 // sqrt(sum_j c_i^2 P_ij^2 |v_j|^2), and so on for dq, dk and dv; storing the result adds u times its norm. So the model holds
@@ -96,10 +97,16 @@ struct Reference {
     Shape shape;
     int distinct;
     double scale;           // 1 / sqrt(HS)
+    int* starts = nullptr;  // (B,T), where the shape has documents
     double* x[NUM_TENSORS]; // (distinct,T,HS) each
     RowStatistics* rows;    // (distinct,T)
     double* noise;          // NUM_TENSORS squared errors of the model, without the rounding of the result
 };
+
+// The first key that query i of a head sees
+__device__ inline int first_key(const Reference& r, int head, int i) {
+    return r.starts ? r.starts[(int64_t)(head / r.shape.NH) * r.shape.T + i] : 0;
+}
 
 // Unit roundoffs: of the training precision, and of fp32 sums (a whole unit in the last place: tensor cores truncate).
 constexpr double UNIT_ROUNDOFF = sizeof(floatX) == 4 ? 0x1p-24 : 0x1p-9, SUM_ROUNDOFF = 0x1p-23;
@@ -146,6 +153,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     __shared__ double q[128], g[128], P[REFERENCE_THREADS], PdP[REFERENCE_THREADS];
     const Shape s = r.shape;
     const int head = blockIdx.x / s.T, i = blockIdx.x % s.T, HS = s.HS, tid = threadIdx.x;
+    const int first = first_key(r, head, i);
     const HeadRows x = head_rows(qkv, dout, s, head);
     if (tid < HS) {
         q[tid] = (double)(float)x.q[i * x.qkv_stride + tid] * r.scale;
@@ -153,8 +161,8 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     }
     __syncthreads();
 
-    double maximum = -INFINITY, l = 0, magnitude = 0; // of the keys j = tid, tid + 128, ...
-    for (int j = tid; j <= i; j += REFERENCE_THREADS) {
+    double maximum = -INFINITY, l = 0, magnitude = 0; // of the keys j = first + tid, first + tid + 128, ...
+    for (int j = first + tid; j <= i; j += REFERENCE_THREADS) {
         Dot dot = reference_dot(q, x.k + j * x.qkv_stride, HS);
         double larger = fmax(maximum, dot.sum);
         l = l * exp(maximum - larger) + exp(dot.sum - larger);
@@ -167,7 +175,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
 
     double out = 0, PdPk = 0, Pk = 0;                                    // of channel d = tid
     double P2 = 0, P2k2 = 0, P2v2 = 0, P2v2k2 = 0, PdP2 = 0, PdP2k2 = 0; // sums of squares, of keys
-    for (int j0 = 0; j0 <= i; j0 += REFERENCE_THREADS) {
+    for (int j0 = first; j0 <= i; j0 += REFERENCE_THREADS) {
         int j = j0 + tid;
         if (j <= i) {
             Dot score = reference_dot(q, x.k + j * x.qkv_stride, HS), dP = reference_dot(g, x.v + j * x.qkv_stride, HS);
@@ -220,14 +228,14 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
         atomicAdd(&r.noise[DQ], (dS2k2 + D_error2 * Pk2) * r.scale * r.scale + c2 * dq2);
         atomicAdd(&r.noise[DK], (dS2 + D_error2 * P2) * q2);
         atomicAdd(&r.noise[DV], c2 * P2 * g2);
-        double sum2 = SUM_ROUNDOFF * SUM_ROUNDOFF * (i + 1) / 4;
+        double sum2 = SUM_ROUNDOFF * SUM_ROUNDOFF * (i - first + 1) / 4;
         double shared = SUM_ROUNDOFF * (s.HS / 32.0 * magnitude + fabs(row_maximum) + fabs(lse) + 2);
         double lse_error = sqrt(score_error * score_error * P2 + sum2) + shared;
         r.rows[(int64_t)head * s.T + i] = {row_maximum, lse, D, score_error + shared, lse_error};
     }
 }
 
-// One block for each key row j: dk_j = sum_i dS_ij q_i / sqrt(HS) and dv_j = sum_i P_ij dO_i, over i >= j.
+// One block for each key row j: dk_j = sum_i dS_ij q_i / sqrt(HS) and dv_j = sum_i P_ij dO_i, over the queries i that see it.
 __global__ void __launch_bounds__(REFERENCE_THREADS)
     reference_columns(Reference r, const floatX* qkv, const floatX* dout) {
     __shared__ double k[128], v[128], P[REFERENCE_THREADS], dS[REFERENCE_THREADS];
@@ -240,16 +248,17 @@ __global__ void __launch_bounds__(REFERENCE_THREADS)
     }
     __syncthreads();
     double dk = 0, dv = 0; // of channel d = tid
-    for (int i0 = j; i0 < s.T; i0 += REFERENCE_THREADS) {
+    const int end = r.starts ? document_end(r.starts + (int64_t)(head / s.NH) * s.T, s.T, j) : s.T; // of the queries
+    for (int i0 = j; i0 < end; i0 += REFERENCE_THREADS) {
         int i = i0 + tid;
-        if (i < s.T) {
+        if (i < end) {
             const RowStatistics& row = r.rows[(int64_t)head * s.T + i];
             dS[tid] = reference_dot(v, x.dout + i * x.out_stride, HS).sum - row.D;
             P[tid] = exp(reference_dot(k, x.q + i * x.qkv_stride, HS).sum - row.lse);
             dS[tid] *= P[tid];
         }
         __syncthreads();
-        int rows = min(REFERENCE_THREADS, s.T - i0);
+        int rows = min(REFERENCE_THREADS, end - i0);
         for (int n = 0; n < rows && tid < HS; n++) {
             dk += dS[n] * (double)(float)x.q[(i0 + n) * x.qkv_stride + tid];
             dv += P[n] * (double)(float)x.dout[(i0 + n) * x.out_stride + tid];
@@ -272,12 +281,23 @@ static inline Reference reference_allocate(Shape s) {
     for (int n = 0; n < NUM_TENSORS; n++) { cuda_check(cudaMalloc(&r.x[n], rows * s.HS * sizeof(double))); }
     cuda_check(cudaMalloc(&r.rows, rows * sizeof(RowStatistics)));
     cuda_check(cudaMalloc(&r.noise, NUM_TENSORS * sizeof(double)));
+    if (s.documents != NO_DOCUMENTS) { // where heads repeat the first ones, so do rows of documents
+        const int rows_apart = r.distinct < s.heads() ? 1 : s.B;
+        const std::vector<int> starts = document_starts(s.documents, rows_apart, s.T);
+        const size_t row = (size_t)s.T * sizeof(int);
+        cuda_check(cudaMalloc(&r.starts, s.B * row));
+        for (int b = 0; b < s.B; b++) {
+            const int* from = starts.data() + (size_t)(b % rows_apart) * s.T;
+            cuda_check(cudaMemcpy(r.starts + (size_t)b * s.T, from, row, cudaMemcpyHostToDevice));
+        }
+    }
     return r;
 }
 static inline void reference_free(Reference* r) {
     for (int n = 0; n < NUM_TENSORS; n++) { cuda_check(cudaFree(r->x[n])); }
     cuda_check(cudaFree(r->rows));
     cuda_check(cudaFree(r->noise));
+    cuda_check(cudaFree(r->starts));
 }
 static inline void reference_compute(Reference* r, const floatX* qkv, const floatX* dout) {
     unsigned blocks = (unsigned)(r->distinct * r->shape.T);

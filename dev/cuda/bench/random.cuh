@@ -12,10 +12,10 @@ __host__ __device__ inline uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
 }
-__device__ inline float uniform_at(uint64_t seed, uint64_t index) { // in (0,1)
+__host__ __device__ inline float uniform_at(uint64_t seed, uint64_t index) { // in (0,1)
     return ((mix(seed ^ mix(index)) >> 40) + 0.5f) * 0x1p-24f;
 }
-__device__ inline float normal_at(uint64_t seed, uint64_t index) { // Box-Muller
+__host__ __device__ inline float normal_at(uint64_t seed, uint64_t index) { // Box-Muller
     return sqrtf(-2.0f * logf(uniform_at(seed, 2 * index))) * cospif(2.0f * uniform_at(seed, 2 * index + 1));
 }
 

@@ -181,6 +181,7 @@ struct DecodeTrial {
                 {1, 2, 33, 63, 64, 65, 128, 129, 255, 256, 257, 512, 513, 1025, 4500},
                 {{1, 700, 1, 0}, {61, 333, 13, 0}}};
     }
+    static bool serves(const Config& c, Shape s) { return c.HS == 0 || c.HS == s.HS; }
     // Whether programs generate with this configuration
     static const char* trains(const Variant& variant, const Config& c, const cudaDeviceProp&, Shape s) {
         const char* serves = sizeof(floatX) == sizeof(float) ? "naive" : "split";
