@@ -26,7 +26,9 @@ constexpr int WARPGROUP_ROWS = 64; // query rows of a consumer: M of wgmma
 
 // A configuration: head size, consumer warpgroups, keys of a block, pipeline stages, and whether consumers ping-pong: while one
 // issues its GEMMs, the others compute their softmax (FlashAttention-3, section 3.1).
-template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct ForwardTiles {
+template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG, bool DOCUMENTS = false> struct ForwardTiles {
+    typedef ForwardTiles<HS_, WARPGROUPS, BC, STAGES, PINGPONG, true> WithDocuments;
+    static constexpr bool documents = DOCUMENTS; // rows have `starts`
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
     static constexpr int Br = warpgroups * WARPGROUP_ROWS;
     // A TMA box: 64 rows of 64 channels or, where these do not divide HS, of 32
@@ -44,11 +46,18 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG> struct For
         int key_blocks, tile_blocks; // needed by these rows, and by the whole tile; tile_blocks = 0: no tile is left
         int resident, kept;          // as in TileScheduler
     };
+    // With documents, also the first key blocks of these rows and of the tile, and where the document of the last row begins.
+    // Two stages, so that consumers need not hold them in registers.
+    struct DocumentRows : Rows {
+        int first_block, first_tile_block, last_start;
+    };
+    static constexpr int row_stages = documents ? 2 : 1;
+    typedef typename std::conditional<documents, DocumentRows, Rows>::type PostedRows;
 
     struct Shared { // tiles in TMA boxes, swizzled: Q and O (64, HS) for each consumer, K and V (Bc, HS) for each stage
         floatX Q[warpgroups][boxes][box_elements], O[warpgroups][boxes][box_elements];
         floatX K[stages][boxes][Bc * box_channels], V[stages][boxes][Bc * box_channels];
-        Rows rows[warpgroups];
+        PostedRows rows[row_stages][warpgroups];
         Mbarrier Q_full[warpgroups], Q_empty[warpgroups];
         Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
     };
@@ -116,7 +125,7 @@ template <class C> struct TileScheduler {
             head = p.head_pairs.quotient(index);
             int pair = index - head * p.head_pairs.d;
             i = tiles - 1 - pair, second = pair - tiles % 2;
-            if (second >= 0 && key_blocks_of(second) <= C::stages) { kept = key_blocks_of(second); }
+            if (!C::documents && second >= 0 && key_blocks_of(second) <= C::stages) { kept = key_blocks_of(second); }
             return;
         }
         index -= p.pairs;
@@ -142,6 +151,10 @@ template <class C> struct TileScheduler {
     __host__ __device__ int key_blocks() const { return key_blocks_of(i); }
     __host__ __device__ int key_blocks(int w) const {
         return row(w) >= 0 ? CEIL_DIV(row(w) + WARPGROUP_ROWS, C::Bc) : 0;
+    }
+    // The tile's first key block. starts (B,T), or nullptr without documents
+    __host__ __device__ int first_block(const int* starts) const {
+        return C::documents ? starts[(int64_t)b() * p.T + max(i * C::Br - p.missing_rows, 0)] / C::Bc : 0;
     }
 };
 
@@ -205,14 +218,23 @@ template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int
     }
 }
 
+// S = -inf in all columns of the thread's row h but from .. from + span, counted from the thread's first column.
+template <int N> __device__ inline void mask_row(float (&S)[N], int h, int from, int span) {
+#pragma unroll
+    for (int i = 2 * h; i < N; i += i % 2 == 0 ? 1 : 3) {
+        if ((unsigned)(i / 4 * 8 + i % 2 - from) > (unsigned)span) { S[i] = -INFINITY; }
+    }
+}
+
 // Producer thread of K and V: fills the ring of stages with the key blocks of every tile, from the last to the first.
-template <class C>
-__device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
+template <class C> __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
+                                                     const ForwardProblem& p, const int* starts) {
     PipelineState<C::stages> state;
     for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
         if (tile.resident > 0) { continue; }
         int b = tile.b(), h = tile.h();
-        for (int j = tile.key_blocks() - 1; j >= 0; j--, state.advance()) { // key blocks, diagonal first
+        const int first = tile.first_block(starts);
+        for (int j = tile.key_blocks() - 1; j >= first; j--, state.advance()) { // key blocks, diagonal first
             auto load = [&](floatX(&smem)[C::boxes][C::Bc * C::box_channels], int which, Mbarrier& full,
                             Mbarrier& empty) {
                 empty.wait(state.parity ^ 1);
@@ -232,15 +254,28 @@ __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
 }
 // Producer thread of Q: loads each consumer's 64 rows of the next tile once the consumer has released those of the last, and
 // tells it which they are: consumers do not run the scheduler.
-template <class C>
-__device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, const ForwardProblem& p) {
+template <class C> __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv,
+                                                    const ForwardProblem& p, const int* starts) {
     TileScheduler<C> tile(p, blockIdx.x);
     for (; tile.valid(); tile.advance()) {
         const int head = tile.head, b = tile.b(), h = tile.h(), tile_blocks = tile.key_blocks();
+        const int first_tile_block = tile.first_block(starts);
+#pragma unroll(C::documents ? 1 : C::warpgroups) // the registers of a producer are few
         for (int w = 0; w < C::warpgroups; w++) {
             const int row = tile.row(w);
+            [[maybe_unused]] int first_start, last_start;
+            if constexpr (C::documents) { // before the wait: the loads take their time
+                const int* start = starts + (int64_t)b * p.T + max(row, 0);
+                first_start = start[0], last_start = start[min(WARPGROUP_ROWS, p.T - max(row, 0)) - 1];
+            }
             s.Q_empty[w].wait((tile.n + 1) % 2);
-            s.rows[w] = {head, b, h, row, tile.key_blocks(w), tile_blocks, tile.resident, tile.kept};
+            typename C::PostedRows& rows = s.rows[tile.n % C::row_stages][w];
+            static_cast<typename C::Rows&>(rows) = {head,          b,        h, row, tile.key_blocks(w), tile_blocks,
+                                                    tile.resident, tile.kept};
+            if constexpr (C::documents) {
+                rows.first_block = first_start / C::Bc, rows.last_start = last_start;
+                rows.first_tile_block = first_tile_block;
+            }
             s.Q_full[w].expect_tx(C::boxes * C::box_bytes);
             for (int x = 0; x < C::boxes; x++) {
                 cp_async_bulk_tensor(shared_address(s.Q[w][x]), qkv, x * C::box_channels, h, row, b, s.Q_full[w]);
@@ -249,7 +284,7 @@ __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, 
     }
     for (int w = 0; w < C::warpgroups; w++) {
         s.Q_empty[w].wait((tile.n + 1) % 2);
-        s.rows[w].tile_blocks = 0;
+        s.rows[tile.n % C::row_stages][w].tile_blocks = 0;
         s.Q_full[w].arrive();
     }
 }
@@ -257,20 +292,24 @@ __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv, 
 // Consumer warpgroup w, which owns 64 rows of every tile.
 template <class C> struct ForwardConsumer {
     static constexpr int HS = C::HS, Bc = C::Bc;
-    typedef typename C::Rows Rows;
-    static_assert(two_part_rows(1) >= Bc, "other rows have two key blocks or more");
+    static_assert(C::documents || two_part_rows(1) >= Bc, "other rows have two key blocks or more");
     // From a stage's descriptor to the next: the bytes of its K or V / 16
     static constexpr uint32_t stage_step = Bc * HS * 2 / 16;
     typename C::Shared& s;
     const int w;
+    const int* const starts; // (B,T), with documents
+    const int T;
+    // The tile's rows: a copy or, with documents, where the producer has posted them
+    typedef typename std::conditional<C::documents, const typename C::DocumentRows&, const typename C::Rows>::type Rows;
     const uint64_t first_K, first_V; // descriptors of the tiles of stage 0
+    uint32_t tile = 0;               // how many this CTA has taken before
     PipelineState<C::stages> state;  // of the key block whose P V is issued next
     int first_released;              // the tile's first key block that this lane releases for its warp
     float O[HS / 2];                 // (64, HS), a wgmma accumulator
     uint32_t P[Bc / 16][4];          // (64, Bc) of the key block at `state`, in 16 bit: operand A of wgmma
 
-    __device__ ForwardConsumer(typename C::Shared& s, int w)
-        : s(s), w(w), first_K(tile_descriptor_k_major<C::box_row>(uniform(shared_address(s.K)))),
+    __device__ ForwardConsumer(typename C::Shared& s, int w, const int* starts, int T)
+        : s(s), w(w), starts(starts), T(T), first_K(tile_descriptor_k_major<C::box_row>(uniform(shared_address(s.K)))),
           first_V(tile_descriptor_n_major<C::box_row>(uniform(shared_address(s.V)), Bc * C::box_row)) {}
 
     static __device__ int lane() { return (uint32_t)mma::mov_tid_x() % WARP_SIZE; }
@@ -290,8 +329,28 @@ template <class C> struct ForwardConsumer {
     __device__ void release(Mbarrier& empty, int j) {
         if (j >= first_released) { empty.arrive(); }
     }
-    // Releases Q and s.rows[w].
+    // Releases Q and, without documents, s.rows[0][w].
     __device__ void release_q() { s.Q_empty[w].arrive_warp(lane()); }
+    __device__ const typename C::PostedRows& posted_rows() const { return s.rows[tile % C::row_stages][w]; }
+    // The first key block of the tile's rows
+    __device__ int first_block() const {
+        if constexpr (C::documents) { return posted_rows().first_block; }
+        return 0;
+    }
+    // S = -inf where a row does not see a key of block j: above the diagonal, where this block holds it, and before the row's
+    // document.
+    template <int N> __device__ void mask(float (&S)[N], int j, bool diagonal) {
+        if constexpr (!C::documents) {
+            if (diagonal) { mask_causal(S, warp(), lane()); }
+        } else if (diagonal || j * Bc < posted_rows().last_start) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int t = posted_rows().row + warp() * 16 + 8 * h + lane() / 4;
+                const int start = starts[(int64_t)posted_rows().b * T + min(t, T - 1)];
+                mask_row(S, h, start - j * Bc - lane() % 4 * 2, t - start);
+            }
+        }
+    }
 
     // Issues S (64, 2N) = Q K^T, with the first 2N keys of the key block at `block`.
     template <int N> __device__ void issue_scores(float (&S)[N], PipelineState<C::stages> block) {
@@ -347,7 +406,7 @@ template <class C> struct ForwardConsumer {
         wgmma_wait_group<0>();
         fence_operand(S);
         release(s.K_empty[state.stage], j);
-        if (diagonal) { mask_causal(S, warp(), lane()); }
+        mask(S, j, diagonal);
         softmax.adopt(S);
         softmax.exponentiate(S);
     }
@@ -356,12 +415,17 @@ template <class C> struct ForwardConsumer {
         float S[keys / 2];
         compute_p<keys>(S, softmax, j, true);
         round_to_p(S);
+        if constexpr (C::documents) { // S is dead before the branch on whether there is a next key block
+#pragma unroll
+            for (int i = 0; i < keys / 4; i++) { asm volatile("" : "+r"(P[i / 4][i % 4])); }
+            if (j == first_block()) { release_q(); }
+        }
     }
     // O += P V + (P in fp32 - P in 16 bit) V of key block j, of a head's first rows.
     template <int keys> __device__ void key_block_in_two_parts(OnlineSoftmax& softmax, int j, bool diagonal) {
         float S[keys / 2];
         compute_p<keys>(S, softmax, j, diagonal);
-        if (j == 0) { release_q(); }
+        if (j == first_block()) { release_q(); }
         uint32_t residual[keys / 16][4];
 #pragma unroll
         for (int i = 0; i < keys / 4; i++) {
@@ -384,7 +448,8 @@ template <class C> struct ForwardConsumer {
         wgmma_wait_group<1>(); // S is complete; O += P V is in flight
         fence_operand(S);
         release(s.K_empty[state.next().stage], j);
-        if (j == 0) { release_q(); }
+        if (j == first_block()) { release_q(); }
+        mask(S, j, false);
         bool rescale_O = softmax.update(S);
         softmax.exponentiate(S);
         finish_output(j + 1);
@@ -405,7 +470,7 @@ template <class C> struct ForwardConsumer {
 
     // Stores l and m; factor = 1 / l. Waits until s.O[w] is free.
     __device__ void store_statistics(float (&factor)[2], const OnlineSoftmax& softmax, float* l, float* m,
-                                     const Rows& rows, int T) {
+                                     const typename C::Rows& rows) {
         const int warp = this->warp(), lane = this->lane();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -421,7 +486,7 @@ template <class C> struct ForwardConsumer {
         bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE);
     }
     // out = factor O for the consumer's rows, through s.O[w] and a TMA store.
-    __device__ void store(const CUtensorMap* out, const float (&factor)[2], const Rows& rows) {
+    __device__ void store(const CUtensorMap* out, const float (&factor)[2], const typename C::Rows& rows) {
         const int warp = this->warp(), lane = this->lane();
         uint32_t lane_row = shared_address(s.O[w]) + (warp * 16 + lane % 16) * C::box_row;
 #pragma unroll
@@ -446,11 +511,11 @@ template <class C> struct ForwardConsumer {
     }
 
     // The loop over the CTA's tiles. attention/PROTOCOL.md has the timeline of one tile.
-    __device__ void run(const CUtensorMap* out, float* l, float* m, int T) {
+    __device__ void run(const CUtensorMap* out, float* l, float* m) {
         if (w == C::warpgroups - 1) { pingpong_arrive(); } // consumer 0 begins
-        for (uint32_t n = 0;; n++) {
-            s.Q_full[w].wait(n % 2);
-            const Rows rows = s.rows[w];
+        for (;; tile++) {
+            s.Q_full[w].wait(tile % 2);
+            Rows rows = posted_rows();
             if (rows.tile_blocks == 0) { break; }
             const int blocks = rows.key_blocks, row = rows.row;
             first_released = lane() == 0 ? rows.kept : INT_MAX;
@@ -460,31 +525,37 @@ template <class C> struct ForwardConsumer {
                 release_q();
                 continue;
             }
-            OnlineSoftmax softmax(C::scale, row < newest_maximum_rows(T) ? 0 : RESCALE_THRESHOLD);
+            int position = row; // in the document
+            if constexpr (C::documents) { position = max(row - rows.last_start, 0); }
+            OnlineSoftmax softmax(C::scale, position < newest_maximum_rows(T) ? 0 : RESCALE_THRESHOLD);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
             // Whether the diagonal is in the first 64 of the diagonal block's 128 keys; then there are two blocks or more.
             bool half = blocks * Bc > row + WARPGROUP_ROWS;
+            if (C::documents && blocks - 1 == first_block()) { half = false; } // one key block: P is of all its keys
             float factor[2];
-            if (row < two_part_rows(T)) {
+            if (position < two_part_rows(T)) {
                 int j = blocks - 1;
                 if (Bc > WARPGROUP_ROWS && half) { key_block_in_two_parts<WARPGROUP_ROWS>(softmax, j--, true); }
 #pragma unroll 1
-                for (; j >= 0; j--) { key_block_in_two_parts<Bc>(softmax, j, (j + 1) * Bc > row); }
-                store_statistics(factor, softmax, l, m, rows, T);
+                for (; j >= first_block(); j--) { key_block_in_two_parts<Bc>(softmax, j, (j + 1) * Bc > row); }
+                store_statistics(factor, softmax, l, m, rows);
             } else {
                 if (Bc > WARPGROUP_ROWS && half) {
                     first_key_block<WARPGROUP_ROWS>(softmax, blocks - 1);
                     key_block<WARPGROUP_ROWS>(softmax, blocks - 2);
                 } else {
                     first_key_block<Bc>(softmax, blocks - 1);
-                    key_block<Bc>(softmax, blocks - 2);
+                    if (!C::documents || blocks - 2 >= first_block()) { key_block<Bc>(softmax, blocks - 2); }
                 }
 #pragma unroll 1
-                for (int j = blocks - 3; j >= 0; j--) { key_block<Bc>(softmax, j); }
+                for (int j = blocks - 3; j >= first_block(); j--) { key_block<Bc>(softmax, j); }
                 issue_output<Bc>(P);
-                store_statistics(factor, softmax, l, m, rows, T); // while O += P V of the last key block runs
-                finish_output(0);
+                store_statistics(factor, softmax, l, m, rows); // while O += P V of the last key block runs
+                finish_output(first_block());
+            }
+            if constexpr (C::documents) {
+                for (int j = first_block() - 1; j >= rows.first_tile_block; j--) { skip_key_block(j); }
             }
             store(out, factor, rows);
         }
@@ -493,10 +564,12 @@ template <class C> struct ForwardConsumer {
     }
 };
 
-// out (B,T,NH,HS) and qkv (B,T,3,NH,HS) as TMA descriptors; l, m (B,NH,T). One persistent CTA per SM.
+// out (B,T,NH,HS) and qkv (B,T,3,NH,HS) as TMA descriptors; l, m (B,NH,T); starts (B,T), with documents. One persistent CTA per
+// SM.
 template <class C> __global__ void __launch_bounds__(C::threads, 1)
     attention_forward_kernel(const __grid_constant__ CUtensorMap out, float* l, float* m,
-                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ ForwardProblem p) {
+                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ ForwardProblem p,
+                             const int* starts) {
 #if defined(HOPPER_DEVICE_CODE)
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
@@ -514,11 +587,11 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
         setmaxnreg_dec<C::producer_registers>();
-        if (threadIdx.x == 0) { produce_kv<C>(s, &qkv, p); }
-        if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, &qkv, p); }
+        if (threadIdx.x == 0) { produce_kv<C>(s, &qkv, p, starts); }
+        if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, &qkv, p, starts); }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        ForwardConsumer<C>(s, warpgroup - 1).run(&out, l, m, p.T);
+        ForwardConsumer<C>(s, warpgroup - 1, starts, p.T).run(&out, l, m);
     }
 #endif
 }
@@ -551,8 +624,8 @@ template <class C> ForwardProblem forward_problem(int B, int T, int NH, int num_
             sections, head_pairs, section_heads, last_heads,   section_heads * tiles, NH};
 }
 
-template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
-                                       cudaStream_t stream) {
+template <class C> void launch_forward_documents(floatX* out, float* l, float* m, const floatX* qkv, const int* starts,
+                                                 int B, int T, int NH, int HS, cudaStream_t stream) {
     int num_sms;
     CUtensorMap qkv_map, out_map;
     if (hopper_num_sms(&num_sms) != STATUS_OK) { return; }
@@ -560,12 +633,17 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
     if (tensor_map_of_heads(&out_map, out, B, T, NH, HS, C::box_channels) != STATUS_OK) { return; }
     const ForwardProblem p = forward_problem<C>(B, T, NH, num_sms);
     attention_launch(attention_forward_kernel<C>, p.ctas, C::threads, C::shared_bytes, stream, out_map, l, m, qkv_map,
-                     p);
+                     p, starts);
+}
+template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                                       cudaStream_t stream) {
+    launch_forward_documents<C>(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
 }
 
 // A row of the table of configurations; names are rows of a tile x keys of a block.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
-    return {name, C::HS, C::shared_bytes, launch_forward<C>};
+    return {name,    C::HS,   sizeof(typename C::WithDocuments::Shared),          launch_forward<C>,
+            nullptr, nullptr, launch_forward_documents<typename C::WithDocuments>};
 }
 static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<32, 4, 64, 9, false>>("256x64"),

@@ -1,5 +1,6 @@
 // The order in which attention_forward_wgmma.cu takes query tiles, and which key blocks stay in the ring of stages from one
 // tile to the next, run through without a GPU: ForwardProblem, TileScheduler, PipelineState. And the ids of its barriers.
+#include "dev/cuda/attention/documents.h"
 #include "dev/cuda/attention_forward_wgmma.cu"
 #include "dev/test/fixtures/unit.h"
 
@@ -24,17 +25,24 @@ struct Read {
 };
 
 // Whether the CTA's consumers, each at its own pace, find every key block in its stage and the producer never waits for ever.
-template <class C> static bool ring_holds(const wgmma::ForwardProblem& p, int cta) {
+// With documents, also that a tile has the key blocks of all its rows, and the first of them is needed.
+template <class C> static bool ring_holds(const wgmma::ForwardProblem& p, int cta, const int* starts) {
     std::vector<Ring::Block> loads;
     std::vector<Read> reads; // the same for all consumers: who skips a block releases it, too
     hopper::PipelineState<C::stages> state;
     for (wgmma::TileScheduler<C> tile(p, cta); tile.valid(); tile.advance()) {
-        if (tile.kept > C::stages) { return false; }
+        const int first = tile.first_block(starts);
+        if (tile.kept > C::stages || (C::documents && tile.kept + tile.resident != 0)) { return false; }
+        int first_key = p.T; // of the tile's rows
+        for (int t = max(tile.i * C::Br - p.missing_rows, 0); C::documents && t < min((tile.i + 1) * C::Br, p.T); t++) {
+            first_key = min(first_key, starts[tile.b() * p.T + t]);
+        }
+        if (first != (C::documents ? first_key / C::Bc : 0)) { return false; }
         if (tile.resident == 0) {
-            for (int j = tile.key_blocks() - 1; j >= 0; j--) { loads.push_back({tile.head, j}); }
+            for (int j = tile.key_blocks() - 1; j >= first; j--) { loads.push_back({tile.head, j}); }
         }
         state.go_back(tile.resident);
-        for (int j = tile.key_blocks() - 1; j >= 0; j--, state.advance()) {
+        for (int j = tile.key_blocks() - 1; j >= first; j--, state.advance()) {
             reads.push_back({{tile.head, j}, state.stage, state.parity, j >= tile.kept});
         }
     }
@@ -86,7 +94,15 @@ template <class C> static bool every_tile_is_taken(const wgmma::ForwardProblem& 
 template <class C> static bool check_configuration(int heads, int T, int num_sms) {
     const wgmma::ForwardProblem p = wgmma::forward_problem<C>(1, T, heads, num_sms);
     bool holds = every_tile_is_taken<C>(p);
-    for (int cta = 0; cta < p.ctas && holds; cta += 1 + p.ctas / 3) { holds = ring_holds<C>(p, cta); }
+    for (int cta = 0; cta < p.ctas && holds; cta += 1 + p.ctas / 3) { holds = ring_holds<C>(p, cta, nullptr); }
+    for (int lengths : {(int)ONE_DOCUMENT, (int)SHORT_DOCUMENTS, (int)LOG_NORMAL, 63, 64, 200}) {
+        typedef typename C::WithDocuments D;
+        const wgmma::ForwardProblem d = wgmma::forward_problem<D>(1, T, heads, num_sms);
+        const std::vector<int> starts = document_starts(lengths, 1, T);
+        for (int cta = 0; cta < d.ctas && holds; cta += 1 + d.ctas / 3) {
+            holds = ring_holds<D>(d, cta, starts.data());
+        }
+    }
     return holds;
 }
 
