@@ -83,15 +83,30 @@ __device__ inline void store_lse(float* lse, int64_t row, const float* l, const 
     lse[row / 16 * 16 + statistics_row(row % 16)] = t < T ? sum : INFINITY;
 }
 constexpr int lse_rows = 1024; // that a CTA takes where it computes no D
+// With documents: scratch's starts and steps. All threads of the grid, 256 a CTA.
+template <class C>
+__device__ inline void prepare_documents(const BackwardScratch& scratch, const int* starts, const BackwardProblem& p) {
+    const int64_t rows = (int64_t)p.heads / p.NH.d * p.padded_T;
+    for (int64_t n = (int64_t)blockIdx.x * 256 + threadIdx.x; n < rows; n += (int64_t)gridDim.x * 256) {
+        const int b = n / p.padded_T, t = n % p.padded_T;
+        const int* row = starts + (int64_t)b * p.T;
+        const int start = row[min(t, p.T - 1)];
+        scratch.starts[n / 16 * 16 + statistics_row(n % 16)] = start;
+        if (t >= p.T) { continue; }
+        store_document_steps<C>(scratch.steps + (int64_t)b * p.key_blocks, t, start, row[min(t + 1, p.T - 1)], p);
+    }
+}
 // lse of all rows, -D = -rowsum(dO o O) from row first_D_row (of all heads' padded rows) on, and all counts at 0. The first
 // lse_ctas CTAs take lse_rows rows each, which get no D; the others 128 rows, from the last to the first, so that L2 holds
 // dout of the first heads at the end. dout, out (B,T,NH,HS); l, m (B,NH,T). HS / 8 lanes read a row of dout and out, 16 bytes
-// each; at HS = 96 four more do nothing.
-template <int HS> __global__ void __launch_bounds__(256)
+// each; at HS = 96 four more do nothing. starts (B,T), with documents.
+template <class C> __global__ void __launch_bounds__(256)
     attention_backward_statistics_kernel(const __grid_constant__ BackwardScratch scratch, const floatX* dout,
                                          const floatX* out, const float* l, const float* m, int T, int NH,
-                                         int counts_per_block, unsigned lse_ctas, int64_t first_D_row) {
+                                         int counts_per_block, unsigned lse_ctas, int64_t first_D_row,
+                                         const int* starts, const __grid_constant__ BackwardProblem p) {
 #if defined(HOPPER_DEVICE_CODE)
+    constexpr int HS = C::HS;
     griddepcontrol_launch_dependents();
     const int blocks = CEIL_DIV(T, padded_rows), padded_T = blocks * padded_rows;
     const bool only_lse = blockIdx.x < lse_ctas;
@@ -103,6 +118,7 @@ template <int HS> __global__ void __launch_bounds__(256)
         scratch.dq_counts[n] = 0;
     }
     if (blockIdx.x == 0 && threadIdx.x == 255) { *scratch.work_counter = 0; }
+    if constexpr (C::documents) { prepare_documents<C>(scratch, starts, p); }
     if (only_lse) {
 #pragma unroll
         for (int i = 0; i < lse_rows / 256; i++) {
@@ -146,16 +162,18 @@ template <int HS> __global__ void __launch_bounds__(256)
 // Launchers
 
 // Bytes of scratch: two fp32 accumulators of dQ, two statistics of each row, two counts of each dQ tile (64 queries by at most
-// 64 channels), one of each 128 rows, and the work counter.
+// 64 channels), one of each 128 rows, and the work counter; starts and steps of documents.
 inline size_t backward_scratch_bytes(int B, int T, int NH, int HS) {
     const size_t rows = (size_t)B * NH * CEIL_DIV(T, padded_rows) * padded_rows;
     const size_t dq_tiles = rows / 64 * CEIL_DIV(HS, 64);
-    return rows * (2 * HS + 2) * sizeof(float) + (dq_tiles * 2 + rows / padded_rows + 1) * sizeof(int);
+    const size_t documents = rows / NH + rows / NH / padded_rows;
+    return rows * (2 * HS + 2) * sizeof(float) + (dq_tiles * 2 + rows / padded_rows + 1 + documents) * sizeof(int);
 }
 
-template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
-                                                  const floatX* out, const float* l, const float* m, void* scratch,
-                                                  int B, int T, int NH, int HS, cudaStream_t stream) {
+// dq_sums or nullptr; starts (B,T), with documents
+template <class C> void launch_backward_kernels(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                                const floatX* out, const float* l, const float* m, const int* starts,
+                                                void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
     int num_sms;
     DeviceCode gpu;
     CUtensorMap qkv_map, dqkv_map, dout_map, out_map, dq_map, kv_map;
@@ -173,7 +191,9 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
     parts.dq_accumulators = (float*)scratch;
     parts.lse = parts.dq_accumulators + 2 * p.dq_tiles * C::dq_elements;
     parts.minus_D = parts.lse + rows;
-    parts.dq_counts = (int*)(parts.minus_D + rows);
+    parts.starts = (int*)(parts.minus_D + rows);
+    parts.steps = parts.starts + (C::documents ? (int64_t)B * p.padded_T : 0);
+    parts.dq_counts = parts.steps + (C::documents ? (int64_t)B * p.key_blocks : 0);
     parts.D_ready = parts.dq_counts + 2 * p.dq_tiles;
     parts.work_counter = parts.D_ready + p.work_items;
     parts.dq_sums = dq_sums;
@@ -182,8 +202,8 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
     const int lse_ctas = (int)CEIL_DIV(first_D_row, (int64_t)lse_rows);
     const int D_ctas = (int)((rows - first_D_row) / padded_rows);
     const int counts = 2 * (padded_rows / C::Br) * C::dq_tiles + 1; // of 128 rows
-    attention_backward_statistics_kernel<C::HS>
-        <<<lse_ctas + D_ctas, 256, 0, stream>>>(parts, dout, out, l, m, T, NH, counts, lse_ctas, first_D_row);
+    attention_backward_statistics_kernel<C><<<lse_ctas + D_ctas, 256, 0, stream>>>(
+        parts, dout, out, l, m, T, NH, counts, lse_ctas, first_D_row, starts, p);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
     // CTAs start before the statistics kernel has ended
     launch_dependent(gpu, attention_backward_kernel<C>, min(p.work_items, num_sms), C::threads, C::shared_bytes, 1,
@@ -193,7 +213,18 @@ template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, 
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                         const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                         cudaStream_t stream) {
-    launch_backward_with_sums<C>(dqkv, nullptr, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+    launch_backward_kernels<C>(dqkv, nullptr, dout, qkv, out, l, m, nullptr, scratch, B, T, NH, HS, stream);
+}
+template <class C> void launch_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                                  const floatX* out, const float* l, const float* m, void* scratch,
+                                                  int B, int T, int NH, int HS, cudaStream_t stream) {
+    launch_backward_kernels<C>(dqkv, dq_sums, dout, qkv, out, l, m, nullptr, scratch, B, T, NH, HS, stream);
+}
+template <class C> void launch_backward_documents(floatX* dqkv, const floatX* dout, const floatX* qkv,
+                                                  const floatX* out, const float* l, const float* m, const int* starts,
+                                                  void* scratch, int B, int T, int NH, int HS, cudaStream_t stream) {
+    typedef typename C::WithDocuments D;
+    launch_backward_kernels<D>(dqkv, nullptr, dout, qkv, out, l, m, starts, scratch, B, T, NH, HS, stream);
 }
 
 // The rows of dq_sums: one for each 16 queries, up to the end of the last query block.
@@ -203,11 +234,12 @@ template <class C> int dq_sum_rows(int B, int T) { return B * CEIL_DIV(T, C::Br)
 template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
     return {name,
             C::HS,
-            C::shared_bytes,
+            C::WithDocuments::shared_bytes,
             launch_backward<C>,
             backward_scratch_bytes,
             C::rotating_dq ? nullptr : launch_backward_with_sums<C>,
-            C::rotating_dq ? nullptr : dq_sum_rows<C>};
+            C::rotating_dq ? nullptr : dq_sum_rows<C>,
+            launch_backward_documents<C>};
 }
 static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<BackwardTiles<64, 2>>("128x128"),

@@ -642,8 +642,13 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
 
 // A row of the table of configurations; names are rows of a tile x keys of a block.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
-    return {name,    C::HS,   sizeof(typename C::WithDocuments::Shared),          launch_forward<C>,
-            nullptr, nullptr, launch_forward_documents<typename C::WithDocuments>};
+    return {name,
+            C::HS,
+            C::WithDocuments::shared_bytes,
+            launch_forward<C>,
+            nullptr,
+            nullptr,
+            launch_forward_documents<typename C::WithDocuments>};
 }
 static constexpr AttentionForwardConfig forward_configs[] = {
     forward_config<ForwardTiles<32, 4, 64, 9, false>>("256x64"),

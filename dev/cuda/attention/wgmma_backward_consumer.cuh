@@ -9,6 +9,14 @@ in wgmma_backward_pair.cuh and wgmma_backward_rotating.cuh.
 
 namespace wgmma {
 
+// What finish_dQ() asks, as the dQ writer has found it, once s.dQ_ready says so.
+template <class C> struct PostedChain {
+    const typename C::Shared& s;
+    uint32_t buffer;
+    __device__ bool reads() const { return s.dq_source[buffer] != nullptr; }
+    __device__ bool last() const { return s.dq_last[buffer]; }
+};
+
 // Consumer warpgroup w, which owns keys 64 w .. 64 w + 63 of the block. Scores are transposed: S^T, dP^T and dS^T are
 // (64 keys, Br queries), dK and dV (64 keys, HS), all wgmma accumulators.
 template <class C> struct BackwardConsumer {
@@ -175,6 +183,31 @@ template <class C> struct BackwardConsumer {
             if (row + i / 2 % 2 * 8 > i / 4 * 8 + i % 2) { S[i] = -INFINITY; }
         }
     }
+    // Whether none of the warpgroup's keys, from first_key on, is in the documents of the queries of step t
+    __device__ bool sees_no_key(int first_key) {
+        if constexpr (C::documents) {
+            s.Q_full[t % 2].wait(t / 2 % 2);
+            return first_key + 64 <= s.starts[t % 2][0];
+        }
+        return false;
+    }
+    // S^T = -inf where the key is before the query's document.
+    __device__ void mask_documents(Scores& S, int first_key) {
+        if constexpr (C::documents) {
+            if (first_key >= s.starts[t % 2][Br - 1]) { return; } // the last query's document has all keys
+            const int key = first_key + (int)(warp() * 16 + lane() / 4);
+            const int4* starts = reinterpret_cast<const int4*>(s.starts[t % 2]) + lane() % 4;
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const int4 u = starts[4 * k];
+                const int x[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    if (key + i / 2 % 2 * 8 < x[i / 4 * 2 + i % 2]) { S[8 * k + i] = -INFINITY; }
+                }
+            }
+        }
+    }
     // Stores the warp's 16 of the warpgroup's 64 rows at `strip`, in fragments of 16 columns (operand A of mma.m16n8k16), to a
     // tile in shared memory with boxes of 64 columns and TMA's 128-byte swizzle: 16-byte chunk c of row r is at c ^ (r % 8).
     template <int K> __device__ void store_fragments(uint32_t strip, int box_bytes, const uint32_t (&x)[K][4]) {
@@ -204,13 +237,13 @@ template <class C> struct BackwardConsumer {
     __device__ void store_dq_sums(const DqTile& dQ, const DqChain& chain, const KeyBlock& block, int offset,
                                   const BackwardProblem& p, const BackwardScratch& scratch);
     template <bool skip = false, bool first = false>
-    __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query);
+    __device__ void compute_P_dS(Scores& S, Scores& dP, int key_minus_query, int first_key);
     template <bool skip, bool computes_D> __device__ void
     first_step(Scores& S, int first, const KeyBlock& block, const BackwardProblem& p, const BackwardScratch& scratch);
     __device__ void compute_dQ(uint32_t t, uint32_t n);
-    __device__ void compute_P_dS_at_once(Scores& S, const Scores& dP, int key_minus_query);
+    __device__ void compute_P_dS_at_once(Scores& S, const Scores& dP, int key_minus_query, int first_key);
     __device__ void skip_step();
-    __device__ void compute_step(int offset);
+    __device__ void compute_step(int offset, int first_key);
 };
 
 } // namespace wgmma

@@ -60,7 +60,7 @@ template <class C> __device__ inline void BackwardConsumer<C>::store_dq_sums(con
 // goes to shared memory for dQ. key_minus_query: the warpgroup's first key less the first query, for the causal mask.
 // first: of a key block; s.dS may still hold dV of the last one.
 template <class C> template <bool skip, bool first>
-__device__ inline void BackwardConsumer<C>::compute_P_dS(Scores& S, Scores& dP, int key_minus_query) {
+__device__ inline void BackwardConsumer<C>::compute_P_dS(Scores& S, Scores& dP, int key_minus_query, int first_key) {
     constexpr int ahead = skip ? 2 : 4; // loads of lse in flight; each takes 4 registers
     constexpr int begin = skip ? 4 : 0; // before it P and dS are 0
     const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
@@ -70,6 +70,7 @@ __device__ inline void BackwardConsumer<C>::compute_P_dS(Scores& S, Scores& dP, 
     wgmma_wait_group<1>(); // S is there; dP may be under way
     fence_operand(S);
     if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
+    mask_documents(S, first_key);
 #pragma unroll
     for (int k = begin; k < N; k++) {
         const float4 u = next[k % ahead];
@@ -117,7 +118,7 @@ __device__ inline void BackwardConsumer<C>::first_step(Scores& S, int first, con
     load_slices<C::v_slices>(V, s.V[0]);
     if (V_in_registers) { arrive(s.V_empty[0]); }
     issue_dP<skip>(dP, t);
-    compute_P_dS<skip, true>(S, dP, skip ? 64 : w * 64 - first * Br);
+    compute_P_dS<skip, true>(S, dP, skip ? 64 : w * 64 - first * Br, block.j * Bc + w * 64);
 }
 
 // Works off the CTA's key blocks: dK, dV and the dQ tiles of consumer w. attention/PROTOCOL.md has the timeline of a block.
@@ -125,13 +126,21 @@ template <class C>
 __device__ inline void BackwardConsumer<C>::run(const BackwardProblem& p, const BackwardScratch& scratch) {
     for (;; n++) {
         s.work_full[n % 2].wait(n / 2 % 2);
-        const KeyBlock block(s.key_block[n % 2]);
+        const KeyBlock block = posted_key_block<C>(s, n);
         arrive(s.work_empty[n % 2]);
         if (block.none()) { break; }
         // Query offsets of the first and the last step, and the change from a step to the next.
         const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
         const int sign = block.reversed ? -1 : 1;
         auto chain = [&](int offset) { return DqChain(block.j, sign < 0, offset / C::steps_per_block); };
+        auto finish_step = [&](DqTile& dQ, int offset) { // after t++
+            if constexpr (C::posts_chain) {
+                finish_dQ(dQ, t - 1, PostedChain<C>{s, C::dq_buffer(t - 1, w)});
+            } else {
+                finish_dQ(dQ, t - 1, chain(offset));
+                store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
+            }
+        };
         Scores S; // of step t; after compute_P_dS(): P and dS
         if (block.reversed) {
             first_step<false, false>(S, first, block, p, scratch);
@@ -158,11 +167,10 @@ __device__ inline void BackwardConsumer<C>::run(const BackwardProblem& p, const 
             issue_dQ(dQ, t - 1, n);
             wgmma_wait_group<0>();
             fence_operand(S);
-            finish_dQ(dQ, t - 1, chain(offset));
-            store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
+            finish_step(dQ, offset);
             init_dP(dP, t);
             issue_dP(dP, t);
-            compute_P_dS(S, dP, w * 64 - (offset + sign) * Br);
+            compute_P_dS(S, dP, w * 64 - (offset + sign) * Br, block.j * Bc + w * 64);
         }
         if (!V_in_registers) { arrive(s.V_empty[0]); } // the block's last dP has been computed
         issue_gradients(S);
@@ -170,8 +178,7 @@ __device__ inline void BackwardConsumer<C>::run(const BackwardProblem& p, const 
         issue_dQ(dQ, t, n);
         wgmma_wait_group<0>();
         finish_gradients(); // t++
-        finish_dQ(dQ, t - 1, chain(offset));
-        store_dq_sums(dQ, chain(offset), block, offset, p, scratch);
+        finish_step(dQ, offset);
         s.dS_empty[(t - 1) % 2].wait((t - 1) / 2 % 2); // the other consumer, too, has done with dS and K
         const uint32_t rows = w * 64 * C::box_row;
         store_tile(shared_address(s.dS) + rows, Bc * C::box_row, dV, 1);

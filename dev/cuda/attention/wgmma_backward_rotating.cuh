@@ -9,13 +9,6 @@ waits for GEMMs of the others. attention/PROTOCOL.md has the timeline.
 
 namespace wgmma {
 
-// What finish_dQ() asks, as the dQ writer has found it, once s.dQ_ready says so.
-template <class C> struct PostedChain {
-    const typename C::Shared& s;
-    uint32_t buffer;
-    __device__ bool reads() const { return s.dq_source[buffer] != nullptr; }
-    __device__ bool last() const { return s.dq_last[buffer]; }
-};
 // All of dQ of step t of work item n.
 template <class C> __device__ inline void BackwardConsumer<C>::compute_dQ(uint32_t t, uint32_t n) {
     DqTile dQ;
@@ -24,14 +17,15 @@ template <class C> __device__ inline void BackwardConsumer<C>::compute_dQ(uint32
     finish_dQ(dQ, t, PostedChain<C>{s, C::dq_buffer(t, w)});
 }
 // As compute_P_dS(), in one loop, which takes fewer registers: the other two consumers have GEMMs under way meanwhile.
-template <class C>
-__device__ inline void BackwardConsumer<C>::compute_P_dS_at_once(Scores& S, const Scores& dP, int key_minus_query) {
+template <class C> __device__ inline void
+BackwardConsumer<C>::compute_P_dS_at_once(Scores& S, const Scores& dP, int key_minus_query, int first_key) {
     const float4* lse = reinterpret_cast<const float4*>(s.lse[t % 2]) + lane() % 4;
     float4 next = lse[0];
     wgmma_wait_group<0>();
     fence_operand(S);
     fence_operand(const_cast<Scores&>(dP));
     if (key_minus_query > -64) { mask_transposed(S, key_minus_query); }
+    mask_documents(S, first_key);
     s.dS_empty[t % 2].wait(t / 2 % 2 ^ 1);
     const uint32_t row = shared_address(s.dS[t % 2]) + (w * 64 + warp() * 16 + lane() % 16) * C::box_row;
 #pragma unroll
@@ -56,7 +50,7 @@ __device__ inline void BackwardConsumer<C>::compute_P_dS_at_once(Scores& S, cons
     }
     arrive(s.dS_full[t % 2]);
 }
-// A step whose scores are all above the diagonal: dS = 0, for dQ.
+// A step whose scores are all above the diagonal, or of keys of other documents: dS = 0, for dQ.
 template <class C> __device__ inline void BackwardConsumer<C>::skip_step() {
     s.Q_full[t % 2].wait(t / 2 % 2);
     s.dO_full[t % 2].wait(t / 2 % 2);
@@ -66,12 +60,12 @@ template <class C> __device__ inline void BackwardConsumer<C>::skip_step() {
     arrive(s.dS_full[t % 2]);
 }
 // The step at query offset `offset`: dV and dK.
-template <class C> __device__ inline void BackwardConsumer<C>::compute_step(int offset) {
+template <class C> __device__ inline void BackwardConsumer<C>::compute_step(int offset, int first_key) {
     Scores S, dP;
     init_dP(dP, t);
     issue_S(S);
     issue_dP(dP, t);
-    compute_P_dS_at_once(S, dP, (w - offset) * 64);
+    compute_P_dS_at_once(S, dP, (w - offset) * 64, first_key);
     issue_gradients(S);
     wgmma_wait_group<0>();
 }
@@ -83,7 +77,7 @@ __device__ inline void BackwardConsumer<C>::run_rotating(const CUtensorMap* dqkv
     int turn = 0; // the consumer that computes the next dQ
     for (;; n++) {
         s.work_full[n % 2].wait(n / 2 % 2);
-        const KeyBlock block(s.key_block[n % 2]);
+        const KeyBlock block = posted_key_block<C>(s, n);
         if (block.none()) { break; }
         const int end = block.steps<C>(p) - 1, first = block.reversed ? end : 0, last = end - first;
         const int sign = block.reversed ? -1 : 1;
@@ -101,10 +95,11 @@ __device__ inline void BackwardConsumer<C>::run_rotating(const CUtensorMap* dqkv
                 }
                 bar_sync(C::BAR_OUTPUT + w, WARPGROUP_SIZE); // dK has left s.dS
             }
-            if (offset < w) {
+            const int first_key = C::documents ? KeyBlock(s.key_block[n % 2]).j * Bc + w * 64 : 0;
+            if (offset < w || sees_no_key(first_key)) {
                 skip_step();
             } else {
-                compute_step(offset);
+                compute_step(offset, first_key);
             }
             finish_gradients(); // t++
             if (offset != first || n > 0) {

@@ -16,7 +16,9 @@ using namespace hopper;
 // A configuration. CONSUMERS: warpgroups with 64 keys of a block each. Two compute a tile of each step's dQ each. Three take
 // the steps in rotation, and dQ a step later, be it in the next key block: a block of 192 keys loads Q and dO, and adds to dQ,
 // two thirds as often, and three consumers keep the tensor cores busy without waiting for each other's GEMMs.
-template <int HS_, int CONSUMERS> struct BackwardTiles {
+template <int HS_, int CONSUMERS, bool DOCUMENTS = false> struct BackwardTiles {
+    typedef BackwardTiles<HS_, CONSUMERS, true> WithDocuments;
+    static constexpr bool documents = DOCUMENTS; // rows have `starts`
     static constexpr int HS = HS_;
     static constexpr bool rotating_dq = CONSUMERS == 3;
     // D of a key block's own queries is computed by its consumers; of the heads whose order is reversed, and of all where there
@@ -26,9 +28,13 @@ template <int HS_, int CONSUMERS> struct BackwardTiles {
     static constexpr int writers = 2;                                  // dQ writers
     static constexpr int threads = (warpgroups + 1) * WARPGROUP_SIZE;  // warpgroup 0: producers and dQ writers
     // setmaxnreg; the kernel starts with as many registers for each thread as divide an SM's evenly.
-    static constexpr int producer_registers = rotating_dq ? 32 : 40, consumer_registers = rotating_dq ? 160 : 232;
+    static constexpr bool writers_need_more = documents && !rotating_dq;
+    static constexpr int producer_registers = rotating_dq ? 32 : writers_need_more ? 56 : 40;
+    static constexpr int consumer_registers = rotating_dq ? 160 : writers_need_more ? 224 : 232;
     static_assert(producer_registers + warpgroups * consumer_registers <= (warpgroups + 1) * (65536 / threads / 8 * 8),
                   "");
+    // Whether the dQ writer tells the consumer what the chain asks of its dQ tile
+    static constexpr bool posts_chain = rotating_dq || documents;
     // The dQ tile that a warpgroup computes: of 64 queries. HS = 64: half of the queries of a step, all channels; HS = 96 and
     // 128: all queries of a step, half of the channels.
     static constexpr int dq_channels = HS == 64 ? 64 : HS / 2, parts = HS / dq_channels;
@@ -41,7 +47,8 @@ template <int HS_, int CONSUMERS> struct BackwardTiles {
     static constexpr int v_stages = rotating_dq ? 2 : 1;
     // Slices of 16 channels (a wgmma's K extent): in a box; and of K and V, operand A of S and dP, those kept in registers
     static constexpr int box_slices = dq_channels / 16;
-    static constexpr int k_slices = HS == 96 ? 3 : 0, v_slices = HS == 96 ? 6 : HS == 128 ? 2 : 0;
+    static constexpr int k_slices = HS == 96 ? (documents ? 2 : 3) : 0;
+    static constexpr int v_slices = HS == 96 ? 6 : HS == 128 && !documents ? 2 : 0;
     static constexpr int steps_per_block = Bc / Br; // query blocks that a key block's own positions have
     static_assert(!rotating_dq || HS == 64, "dK is in a stage of dS");
     // The buffer of consumer w's dQ tile of step t, and which use of it that is: a buffer for each tile of a step, or for every
@@ -62,6 +69,7 @@ template <int HS_, int CONSUMERS> struct BackwardTiles {
         floatX O[boxes][computes_D ? Br * 64 : 0];                // (Br, HS), of the first step
         alignas(1024) float dQ[writers][dq_elements];             // dQ tiles: fp32, or the final 16-bit one
         float lse[2][Br], minus_D[2][Br];                         // (Br), as statistics_row() permutes them
+        int starts[2][documents ? Br : 0];                        // likewise
         // Barriers; attention/PROTOCOL.md has the table of who arrives and who waits.
         Mbarrier K_full[2], K_empty[2], V_full[v_stages], V_empty[v_stages];
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];
@@ -69,8 +77,9 @@ template <int HS_, int CONSUMERS> struct BackwardTiles {
         Mbarrier dQ_full[writers], dQ_ready[writers], dKV_full[writers], dKV_empty;
         Mbarrier O_full, O_empty, work_full[2], work_empty[2];
         int2 key_block[2]; // KeyBlock::packed() of the work items that a producer has taken, for all roles
-        const float* dq_source[writers]; // the accumulator in scratch whose copy is in dQ; rotating_dq: or nullptr
-        bool dq_last[writers];           // rotating_dq: whether dQ is complete then
+        const float* dq_source[writers]; // the accumulator in scratch whose copy is in dQ; posts_chain: or nullptr
+        bool dq_last[writers];           // posts_chain: whether dQ is complete then
+        int steps[documents ? 2 : 0];    // of the work items in key_block
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
 
@@ -93,6 +102,8 @@ struct BackwardScratch {
     int* dq_counts; // (2, dq_tiles): how many key blocks have been added to the accumulator
     int* D_ready;   // (heads, key_blocks): 1 once the consumers of this key block have stored -D of its queries
     int* work_counter; // how many work items have been taken
+    int* starts;       // with documents (B, padded T): permuted by statistics_row(); past T that of the last token
+    int* steps;        // with documents (B, key_blocks): of a key block
     float* dq_sums;    // not in scratch: an output (dq_sum_rows(), NH * HS), or NULL
 };
 
@@ -144,7 +155,8 @@ template <class C> BackwardProblem backward_problem(int B, int T, int NH, int nu
 // A work item's head and key block.
 struct KeyBlock {
     int head, j;
-    bool reversed; // j ascends from item to item, and query blocks are visited from the last to the diagonal
+    bool reversed;          // j ascends from item to item, and query blocks are visited from the last to the diagonal
+    int document_steps = 0; // with documents: as store_document_steps() computes them
     __host__ __device__ KeyBlock(int work_item, const BackwardProblem& p) {
         head = -1, j = 0, reversed = false;
         if (work_item >= p.work_items) { return; }
@@ -165,8 +177,10 @@ struct KeyBlock {
     __host__ __device__ bool none() const { return head < 0; } // no work item is left
     __host__ __device__ int b(const BackwardProblem& p) const { return p.NH.quotient(head); }
     __host__ __device__ int h(const BackwardProblem& p) const { return p.NH.remainder(head); }
-    // The number of steps: query blocks from the diagonal to the last row. A key block has C::steps_per_block of its own.
+    // The number of steps: query blocks from the diagonal to the last row, or to the end of the document of the block's last key. A
+    // key block has C::steps_per_block of its own.
     template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
+        if (C::documents) { return document_steps; }
         return p.query_blocks - j * C::steps_per_block;
     }
     // The query block of step i, counted from the one that holds the key block's first key.
@@ -175,19 +189,35 @@ struct KeyBlock {
     }
 };
 
+// Key block n of a CTA, which its producer of Q has posted.
+template <class C> __device__ inline KeyBlock posted_key_block(const typename C::Shared& s, uint32_t n) {
+    KeyBlock block(s.key_block[n % 2]);
+    if constexpr (C::documents) { block.document_steps = s.steps[n % 2]; }
+    return block;
+}
+
+// Query t's share of the steps (key_blocks) of a row's key blocks: it is the last to see those from the first block of its
+// document up to that of query t + 1's, if this is another. start, next_start: of the documents of t and t + 1.
+template <class C> __host__ __device__ inline void store_document_steps(int* steps, int t, int start, int next_start,
+                                                                        const BackwardProblem& p) {
+    const int end = t + 1 < p.T ? next_start / C::Bc : p.key_blocks;
+    for (int j = start / C::Bc; j < end; j++) { steps[j] = t / C::Br + 1 - j * C::steps_per_block; }
+}
+
 // The position of a query's statistics among those of 16 queries: rows 2c, 2c + 1, 2c + 8 and 2c + 9, which a thread with
 // lane % 4 = c needs for the columns of its wgmma accumulator, become neighbours, one float4.
 __host__ __device__ inline int statistics_row(int row) { return row % 8 / 2 * 4 + row / 8 * 2 + row % 2; }
 
 // The position of key block j in the chain of those that contribute to the dQ of a query block, in the order of the work
-// counter: dQ = sum of dS_j K_j over j = 0 .. jq, where key block jq holds the diagonal and behind = jq - j.
+// counter: dQ = sum of dS_j K_j over j = first .. jq, where key block jq holds the diagonal and behind = jq - j; first is 0 or,
+// with documents, the first key block that one of the queries sees.
 // Two accumulators in scratch alternate along the chain, so that a reduce-add may take the time of two steps. The first
 // contribution to an accumulator is stored, the others are added. The last but one adds accumulator 1 to its own dQ and both
 // to accumulator 0; the last one adds accumulator 0 to its own dQ, which completes it. attention/PROTOCOL.md has the table.
 struct DqChain {
     int before, after; // number of key blocks in the chain before and after j
-    __host__ __device__ DqChain(int j, bool reversed, int behind)
-        : before(reversed ? j : behind), after(reversed ? behind : j) {}
+    __host__ __device__ DqChain(int j, bool reversed, int behind, int first = 0)
+        : before(reversed ? j - first : behind), after(reversed ? behind : j - first) {}
     __host__ __device__ bool last() const { return after == 0; }
     // The accumulator that j's contribution goes to (not where j is last), and how many contributions it must hold by then.
     __host__ __device__ int accumulator() const { return after == 1 ? 0 : after % 2; }

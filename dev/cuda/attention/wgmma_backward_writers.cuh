@@ -8,12 +8,12 @@ Warpgroup 0 of attention_backward_wgmma.cu: four threads of four warps. Two prod
 
 namespace wgmma {
 
-// Key block n of this CTA, packed, which a producer has taken: for all other roles.
-template <class C> __device__ inline int2 receive_key_block(typename C::Shared& s, uint32_t n) {
+// Key block n of this CTA, which a producer has taken: for the other roles of this warpgroup.
+template <class C> __device__ inline KeyBlock receive_key_block(typename C::Shared& s, uint32_t n) {
     s.work_full[n % 2].wait(n / 2 % 2);
-    int2 packed = s.key_block[n % 2];
+    const KeyBlock block = posted_key_block<C>(s, n);
     s.work_empty[n % 2].arrive();
-    return packed;
+    return block;
 }
 // TMA loads of a tile (rows, HS) of `head` in batch row b, from token `row` on. in_parts: `map` has parts of heads for heads.
 // once: no other CTA reads it, so that L2 may drop it first.
@@ -45,16 +45,21 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
     griddepcontrol_wait();
     uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
-        int2 packed;
+        KeyBlock block(make_int2(0, 0));
         if (loads_qk) {
             s.work_empty[n % 2].wait(n / 2 % 2 ^ 1);
-            packed = KeyBlock(atomicAdd(scratch.work_counter, 1), p).packed();
-            s.key_block[n % 2] = packed;
+            block = KeyBlock(KeyBlock(atomicAdd(scratch.work_counter, 1), p).packed());
+            s.key_block[n % 2] = block.packed();
+            if constexpr (C::documents) {
+                if (!block.none()) {
+                    block.document_steps = scratch.steps[(int64_t)block.b(p) * p.key_blocks + block.j];
+                }
+                s.steps[n % 2] = block.document_steps;
+            }
             s.work_full[n % 2].arrive();
         } else {
-            packed = receive_key_block<C>(s, n);
+            block = receive_key_block<C>(s, n);
         }
-        const KeyBlock block(packed);
         if (block.none()) { break; }
         const int h = block.h(p), b = block.b(p), steps = block.steps<C>(p);
         for (int i = 0; i < steps; i++, t++) {
@@ -63,7 +68,8 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             (loads_qk ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
             // Where the consumers compute D: of the first step from O; of the others other key blocks have computed it.
             const bool computed = !loads_qk && C::computes_D && !block.reversed, from_O = computed && i == 0;
-            full.expect_tx(C::Br * (C::boxes * C::box_row + (from_O ? 0 : 4)));
+            constexpr int start_bytes = loads_qk && C::documents ? 4 : 0; // of a query
+            full.expect_tx(C::Br * (C::boxes * C::box_row + (from_O ? 0 : 4) + start_bytes));
             load_tile<false, false>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
             if constexpr (!loads_qk && C::computes_D) {
                 if (from_O) {
@@ -78,6 +84,10 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             if (!from_O) {
                 cp_async_bulk(shared_address((loads_qk ? s.lse : s.minus_D)[t % 2]),
                               (loads_qk ? scratch.lse : scratch.minus_D) + (int64_t)block.head * p.padded_T + row,
+                              C::Br * 4, full);
+            }
+            if constexpr (start_bytes > 0) {
+                cp_async_bulk(shared_address(s.starts[t % 2]), scratch.starts + (int64_t)b * p.padded_T + row,
                               C::Br * 4, full);
             }
             if (i == 0) { // K and V after the first Q and dO, whose stages are free earlier
@@ -99,20 +109,33 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
 template <class C> __device__ inline void write_dq(typename C::Shared& s, const CUtensorMap* dqkv,
                                                    const CUtensorMap* dq, const BackwardProblem& p,
                                                    const BackwardScratch& scratch, int w) {
+    // Of a dQ tile: a tile has 12 KB of accumulators or more, so an int counts those of any memory, in fewer registers.
+    typedef typename std::conditional<C::documents, int, int64_t>::type Index;
     const uint32_t dQ = shared_address(s.dQ[w]);
     uint32_t t = 0; // step, over all work items
     for (uint32_t n = 0;; n++) {
-        const KeyBlock block(receive_key_block<C>(s, n));
+        const KeyBlock block = receive_key_block<C>(s, n);
         if (block.none()) { break; }
         const int h = block.h(p), b = block.b(p), steps = block.steps<C>(p);
-        bool ready = false;              // the consumer has been told that s.dQ[w] is free
-        int *count = nullptr, added = 0; // of the last step: released after dK and dV have been issued
+        int added = 0;
+        bool ready = false; // the consumer has been told that s.dQ[w] is free
+        Index count = -1;   // of the last step: released after dK and dV have been issued
+        auto chain_at = [&](int offset) {
+            int first = 0;
+            if constexpr (C::documents) { // the query block's first query sees the first key block
+                first = scratch.starts[(int64_t)b * p.padded_T + block.j * C::Bc + offset * C::Br] / C::Bc;
+            }
+            return DqChain(block.j, block.reversed, offset / C::steps_per_block, first);
+        };
+        // What the consumer must know before it is told that s.dQ[w] is ready; dq_source is set later where it is to be read
+        auto post = [&](const DqChain& chain) { s.dq_last[w] = chain.last(), s.dq_source[w] = nullptr; };
         for (int i = 0; i < steps; i++, t++) {
             if (C::rotating_dq && t % 2 != (uint32_t)w) { continue; }
             const int offset = block.query_offset<C>(i, p);
-            const DqChain chain(block.j, block.reversed, offset / C::steps_per_block);
-            const int64_t dq_tile =
-                ((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) * C::dq_tiles +
+            const DqChain chain = chain_at(offset);
+            const Index dq_tile =
+                (Index)((int64_t)block.head * p.padded_T / C::Br + block.j * C::steps_per_block + offset) *
+                    C::dq_tiles +
                 (C::rotating_dq ? 0 : w);
             auto wait_count = [&](int which, int n) { // until accumulator `which` holds n key blocks
                 while (ld_acquire_gpu(scratch.dq_counts + which * p.dq_tiles + dq_tile) < n) {}
@@ -125,7 +148,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 s.dQ_full[w].wait(C::dq_use(t) % 2);
                 fence_proxy_async();
             };
-            if constexpr (C::rotating_dq) { s.dq_last[w] = chain.last(), s.dq_source[w] = nullptr; }
+            if (C::posts_chain && !ready) { post(chain); }
             if (chain.reads()) {
                 wait_count(chain.read_accumulator(), chain.read_count());
                 s.dq_source[w] = accumulator(chain.read_accumulator());
@@ -158,9 +181,10 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 fence_proxy_async_global();
                 st_release_gpu(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
             } else if (i + 1 < steps) {
-                const DqChain next(block.j, block.reversed, block.query_offset<C>(i + 1, p) / C::steps_per_block);
+                const DqChain next = chain_at(block.query_offset<C>(i + 1, p));
                 if (!next.reads()) { // s.dQ[w] is free once TMA has read it; the count needs the write to have ended
                     cp_async_bulk_wait_group_read<0>();
+                    if (C::posts_chain) { post(next); }
                     s.dQ_ready[w].arrive();
                     ready = true;
                 }
@@ -168,8 +192,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
                 fence_proxy_async_global();
                 st_release_gpu(scratch.dq_counts + into * p.dq_tiles + dq_tile, before + 1);
             } else {
-                count = scratch.dq_counts + into * p.dq_tiles + dq_tile;
-                added = before + 1;
+                count = (Index)(into * p.dq_tiles + dq_tile), added = before + 1;
             }
         }
         if (C::rotating_dq) { continue; }
@@ -188,10 +211,10 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         store(s.K[n % 2], p.NH.d + h);
         cp_async_bulk_wait_group_read<1>();
         s.dKV_empty.arrive();
-        if (count) { // the reduce-add of the last step had the time until here
+        if (count >= 0) { // the reduce-add of the last step had the time until here
             cp_async_bulk_wait_group<2>();
             fence_proxy_async_global();
-            st_release_gpu(count, added);
+            st_release_gpu(scratch.dq_counts + count, added);
         }
         cp_async_bulk_wait_group_read<0>();
         s.K_empty[n % 2].arrive();
