@@ -219,8 +219,10 @@ template <int N> __device__ inline void mask_causal(float (&S)[N], int warp, int
 }
 
 // S = -inf in all columns of the thread's row h but from .. from + span, counted from the thread's first column.
-template <int N> __device__ inline void mask_row(float (&S)[N], int h, int from, int span) {
+template <int N> __host__ __device__ inline void mask_row(float (&S)[N], int h, int from, int span) {
+#if defined(__CUDA_ARCH__)
 #pragma unroll
+#endif
     for (int i = 2 * h; i < N; i += i % 2 == 0 ? 1 : 3) {
         if ((unsigned)(i / 4 * 8 + i % 2 - from) > (unsigned)span) { S[i] = -INFINITY; }
     }

@@ -120,6 +120,24 @@ template <class C> static void shares(const wgmma::ForwardProblem& p, double* bu
     *busiest = (double)most * p.ctas / all, *loads = (double)loaded / all;
 }
 
+// Whether a thread's rows of a (64, 128) tile of scores see their document up to the diagonal, and nothing else. The rows begin at
+// `row`, the keys at `key`; the documents of row + 0 .. row + 63 at starts.
+static bool masks_hold(int row, int key, const std::vector<int>& starts) {
+    for (int thread = 0; thread < 128; thread++) {
+        const int lane = thread % 32, column = lane % 4 * 2;
+        float S[64] = {};
+        for (int h = 0; h < 2; h++) {
+            const int r = thread / 32 * 16 + 8 * h + lane / 4;
+            wgmma::mask_row(S, h, starts[r] - key - column, row + r - starts[r]);
+        }
+        for (int i = 0; i < 64; i++) { // as wgmma places an accumulator
+            const int r = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8, j = key + column + i / 4 * 8 + i % 2;
+            if ((S[i] == 0) != (j >= starts[r] && j <= row + r)) { return false; }
+        }
+    }
+    return true;
+}
+
 // Named barriers of a thread block: two for each consumer, each another of ids 1 to 15; 0 is __syncthreads().
 template <class C> static bool barriers_are_apart() {
     unsigned used = 1;
@@ -148,6 +166,12 @@ int main(void) {
                 if (!CHECK(holds)) { printf("    heads %d, T %d, SMs %d\n", heads, T, num_sms); }
             }
         }
+    }
+    std::vector<int> starts(64);
+    for (int begin = 0; begin <= 64; begin++) { // rows 0 .. begin - 1 are of a document from key 150 on
+        for (int r = 0; r < 64; r++) { starts[r] = r < begin ? 150 : 256 + begin; }
+        CHECK(masks_hold(256, 256, starts) && masks_hold(256, 128, starts) && masks_hold(256, 0, starts));
+        CHECK(masks_hold(256, 192, starts)); // the diagonal in the second half
     }
     // As many heads as fit the memory of a GPU: all but the last rounds are paired, in counts beyond 32 bits.
     for (int heads : {1 << 28, (1 << 29) - 1}) {
