@@ -18,7 +18,9 @@ namespace flash2 {
 typedef float2 RowTerms;
 
 // A CTA owns `own` rows (queries for dQ, keys for dK and dV) and iterates over the others, `step` rows at a time.
-template <int HS_, int TM_, int TN_> struct BackwardTiles {
+template <int HS_, int TM_, int TN_, bool DOCUMENTS = false> struct BackwardTiles {
+    typedef BackwardTiles<HS_, TM_, TN_, true> WithDocuments;
+    static constexpr bool documents = DOCUMENTS; // rows have `starts`
     static constexpr int HS = HS_, TM = TM_, TN = TN_, own = 4 * TM * WARPS, step = 8 * TN;
     static constexpr int stride = operand_stride(HS);
     struct Shared {
@@ -30,10 +32,9 @@ template <int HS_, int TM_, int TN_> struct BackwardTiles {
     };
 };
 
-// S <- P and G <- dS, elementwise, from scores S = q.k and G = dP = dO.v. i - j is the query's position less the
-// key's; above the diagonal both become zero.
-__device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, float exponent, int i_minus_j) {
-    S = i_minus_j < 0 ? 0.0f : ex2_approx_ftz(fmaf(S, exponent, -row.x));
+// S <- P and G <- dS, elementwise, from scores S = q.k and G = dP = dO.v; both become zero where the query does not see the key.
+__device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, float exponent, bool sees) {
+    S = !sees ? 0.0f : ex2_approx_ftz(fmaf(S, exponent, -row.x));
     G = S * (G - row.y);
 }
 
@@ -53,7 +54,7 @@ template <int HS, int ROWS> __device__ inline void compute_row_terms(RowTerms* t
 // dQ of a query block, summed over its key blocks, and the row terms for the kernel that follows.
 template <class C> __global__ void __launch_bounds__(THREADS, 2)
     backward_queries(floatX* dqkv, RowTerms* terms, const floatX* dout, const floatX* qkv, const floatX* out,
-                     const float* l, const float* m, int B, int T, int NH) {
+                     const float* l, const float* m, const int* starts, int B, int T, int NH) {
     constexpr int HS = C::HS, TM = C::TM, TN = C::TN, Br = C::own, Bc = C::step;
     extern __shared__ __align__(16) char shared_memory[];
     typename C::Shared& tile = *reinterpret_cast<typename C::Shared*>(shared_memory);
@@ -71,10 +72,18 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
     const ThreadPosition at;
     const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
     float* dS = tile.E + warp_row * exchange_stride(Bc);
+    int begin = 0, first_start = 0; // the CTA's first key tile; where the document of the warp's first query begins
+    int start[TM] = {};             // those of the thread's queries
+    if constexpr (C::documents) {
+        starts += (int64_t)b * T;
+        begin = starts[i0] / Bc * Bc, first_start = starts[min(first, T - 1)];
+#pragma unroll
+        for (int r = 0; r < TM; r++) { start[r] = starts[min(first + at.row + 4 * r, T - 1)]; }
+    }
 
     load_tile<Br, HS>(tile.A, qkv + q, token, T - i0);
     load_tile<Br, HS>(tile.B, dout + o, out_token, T - i0);
-    load_tile<Bc, HS>(tile.X, k, token, T);
+    load_tile<Bc, HS>(tile.X, k + (int64_t)begin * token, token, T - begin);
     compute_row_terms<HS, Br>(terms + row0, dout + o, out + o, l + row0, m + row0, out_token, T - i0);
     __syncthreads();
     RowTerms row[TM]; // rows from T on repeat row T - 1 and are not stored
@@ -82,11 +91,11 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
     for (int r = 0; r < TM; r++) { row[r] = terms[row0 + min(warp_row + at.row + 4 * r, T - 1 - i0)]; }
 
     float dQ[TM][HS / 8] = {};
-    for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
+    for (int j0 = begin; j0 < min(i0 + Br, T); j0 += Bc) {
         load_tile<Bc, HS>(tile.Y, v + (int64_t)j0 * token, token, T - j0);
         finish_loads();
         __syncthreads(); // K and V have arrived
-        if (j0 <= last) {
+        if (j0 <= last && j0 + Bc > first_start) {
             float S[TM][TN] = {}, G[TM][TN] = {};
             multiply_abt<HS>(S, tile.A + warp_row * C::stride, tile.X, at); // S = Q K^T
             multiply_abt<HS>(G, tile.B + warp_row * C::stride, tile.Y, at); // G = dO V^T
@@ -94,8 +103,9 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
             for (int r = 0; r < TM; r++) {
 #pragma unroll
                 for (int c = 0; c < TN; c++) {
-                    const int i_minus_j = first + at.row + 4 * r - (j0 + at.col + 8 * c);
-                    weight_and_gradient(S[r][c], G[r][c], row[r], exponent, i_minus_j);
+                    const int j = j0 + at.col + 8 * c;
+                    const bool sees = first + at.row + 4 * r - j >= 0 && (!C::documents || j >= start[r]);
+                    weight_and_gradient(S[r][c], G[r][c], row[r], exponent, sees);
                 }
             }
             exchange(dS, G, at);
@@ -113,7 +123,8 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
 
 // dK and dV of a key block, summed over the query blocks from its diagonal on. Scores are transposed: rows are keys.
 template <class C> __global__ void __launch_bounds__(THREADS, 2)
-    backward_keys(floatX* dqkv, const RowTerms* terms, const floatX* dout, const floatX* qkv, int B, int T, int NH) {
+    backward_keys(floatX* dqkv, const RowTerms* terms, const floatX* dout, const floatX* qkv, const int* starts, int B,
+                  int T, int NH) {
     constexpr int HS = C::HS, TM = C::TM, TN = C::TN, Bc = C::own, Br = C::step;
     extern __shared__ __align__(16) char shared_memory[];
     typename C::Shared& tile = *reinterpret_cast<typename C::Shared*>(shared_memory);
@@ -131,10 +142,15 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
     const int warp_row = at.warp * 4 * TM, first = j0 + warp_row; // the warp's keys
     float* E = tile.E + warp_row * exchange_stride(Br);
 
+    int end = T; // of the queries
+    if constexpr (C::documents) {
+        starts += (int64_t)b * T;
+        end = document_end(starts, T, min(j0 + Bc, T) - 1);
+    }
     float dK[TM][HS / 8] = {}, dV[TM][HS / 8] = {};
     load_tile<Bc, HS>(tile.A, qkv + k, token, T - j0);
     load_tile<Bc, HS>(tile.B, qkv + v, token, T - j0);
-    for (int i0 = j0 / Br * Br; i0 < T; i0 += Br) {
+    for (int i0 = j0 / Br * Br; i0 < end; i0 += Br) {
         load_tile<Br, HS>(tile.X, q + (int64_t)i0 * token, token, T - i0);
         load_tile<Br, HS>(tile.Y, dO + (int64_t)i0 * out_token, out_token, T - i0);
         for (int n = threadIdx.x; n < Br; n += THREADS) { // queries from T on have P = exp(-inf) = 0
@@ -149,10 +165,12 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int c = 0; c < TN; c++) {
                 const RowTerms row = tile.terms[at.col + 8 * c];
+                const int i = i0 + at.col + 8 * c, start = C::documents ? starts[min(i, T - 1)] : 0;
 #pragma unroll
                 for (int r = 0; r < TM; r++) {
-                    const int i_minus_j = i0 + at.col + 8 * c - (first + at.row + 4 * r);
-                    weight_and_gradient(S[r][c], G[r][c], row, exponent, i_minus_j);
+                    const int j = first + at.row + 4 * r;
+                    const bool sees = i - j >= 0 && (!C::documents || j >= start);
+                    weight_and_gradient(S[r][c], G[r][c], row, exponent, sees);
                 }
             }
             exchange(E, S, at);
@@ -173,19 +191,31 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
 
 static inline size_t backward_scratch_bytes(int B, int T, int NH, int) { return (size_t)B * NH * T * sizeof(RowTerms); }
 
-template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                                 const float* l, const float* m, void* scratch, int B, int T, int NH,
-                                                 int, cudaStream_t stream) {
+template <class Q, class K> void launch_backward_kernels(floatX* dqkv, const floatX* dout, const floatX* qkv,
+                                                         const floatX* out, const float* l, const float* m,
+                                                         const int* starts, void* scratch, int B, int T, int NH, int,
+                                                         cudaStream_t stream) {
     RowTerms* terms = (RowTerms*)scratch;
     attention_launch(backward_queries<Q>, B * NH * CEIL_DIV(T, Q::own), THREADS, sizeof(typename Q::Shared), stream,
-                     dqkv, terms, dout, qkv, out, l, m, B, T, NH);
+                     dqkv, terms, dout, qkv, out, l, m, starts, B, T, NH);
     attention_launch(backward_keys<K>, B * NH * CEIL_DIV(T, K::own), THREADS, sizeof(typename K::Shared), stream, dqkv,
-                     terms, dout, qkv, B, T, NH);
+                     terms, dout, qkv, starts, B, T, NH);
+}
+template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                                 const float* l, const float* m, void* scratch, int B, int T, int NH,
+                                                 int HS, cudaStream_t stream) {
+    launch_backward_kernels<Q, K>(dqkv, dout, qkv, out, l, m, nullptr, scratch, B, T, NH, HS, stream);
 }
 
 template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
-    return {name, Q::HS, std::max(sizeof(typename Q::Shared), sizeof(typename K::Shared)), launch_backward<Q, K>,
-            backward_scratch_bytes};
+    return {name,
+            Q::HS,
+            std::max(sizeof(typename Q::Shared), sizeof(typename K::Shared)),
+            launch_backward<Q, K>,
+            backward_scratch_bytes,
+            nullptr,
+            nullptr,
+            launch_backward_kernels<typename Q::WithDocuments, typename K::WithDocuments>};
 }
 // Names are warps, scores of a thread in the kernel of the queries and in that of the keys.
 static constexpr AttentionBackwardConfig backward_configs[] = {

@@ -34,7 +34,9 @@ __host__ __device__ inline int64_t statistics_offset(int head, int t, int T) {
 }
 
 // Configuration of the query kernel: warps, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
-template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTiles {
+template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS, bool DOCUMENTS = false> struct QueryTiles {
+    typedef QueryTiles<HS_, WARPS, M_, BC, STEP, 2, true> WithDocuments; // which takes more registers
+    static constexpr bool documents = DOCUMENTS;                         // rows have `starts`
     static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
@@ -45,7 +47,9 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS> struct QueryTi
     static_assert(padded_rows % Br == 0 && Bc % step == 0, "");
 };
 // Of the key kernel: warps, keys of a warp / 16, queries of a block and of a step, CTAs per SM.
-template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS> struct KeyTiles {
+template <int HS_, int WARPS, int M_, int BR, int STEP, int CTAS, bool DOCUMENTS = false> struct KeyTiles {
+    typedef KeyTiles<HS_, WARPS, M_, BR, HS_ == 128 ? 32 : STEP, 2, true> WithDocuments;
+    static constexpr bool documents = DOCUMENTS;
     static constexpr int HS = HS_, M = M_, Br = BR, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Bc = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
@@ -88,15 +92,16 @@ template <int HS, int M> __device__ inline void row_dots(RowStatistics (&rows)[M
 }
 
 // A warp's rows against `step` keys: dQ += (P o (dO V^T - D)) K. K_b, V_b carry lane_b, K_a carries lane_a; the lane's
-// first score is (row, column).
-template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C::M][C::HS / 8][4],
-                                                                  const typename C::Rows& Q, const typename C::Rows& dO,
-                                                                  const RowStatistics (&rows)[C::M][2], uint32_t K_b,
-                                                                  uint32_t V_b, uint32_t K_a, int row, int column) {
+// first score is (row, column). masked: near the diagonal, or before some row's document. starts (T), with documents.
+template <class C, bool masked>
+__device__ inline void query_step(float (&dQ)[C::M][C::HS / 8][4], const typename C::Rows& Q,
+                                  const typename C::Rows& dO, const RowStatistics (&rows)[C::M][2], uint32_t K_b,
+                                  uint32_t V_b, uint32_t K_a, int row, int column, const int* starts, int T) {
     constexpr int M = C::M, N = C::step / 8;
     float S[M][N][4], dP[M][N][4];
     fill(S, 0.0f);
     mma_abt(S, Q, K_b); // S = Q K^T
+    if constexpr (masked && C::documents) { mask_documents(S, row, column, starts, T); }
     for_each(dP, [&](float& x, int i, int, int e) { x = rows[i][e / 2].minus_d; });
     mma_abt(dP, dO, V_b);                             // dP - D = dO V^T - D
     for_each(dP, [&](float& x, int i, int n, int e) { // dS = P o (dP - D)
@@ -115,8 +120,8 @@ template <class C, bool masked> __device__ inline void query_step(float (&dQ)[C:
 // dqkv (B,T,3,NH,HS), the q part; statistics (B,NH,T padded); dout, out (B,T,NH,HS); l, m (B,NH,T)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     attention_backward_query_kernel(floatX* dqkv, RowStatistics* statistics, const floatX* dout, const floatX* qkv,
-                                    const floatX* out, const float* l, const float* m, int T, int NH, int heads,
-                                    Divisor group) {
+                                    const floatX* out, const float* l, const float* m, const int* starts, int T, int NH,
+                                    int heads, Divisor group) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_rows = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -126,6 +131,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     int i0 = (CEIL_DIV(T, Br) - 1 - task.block) * Br; // long rows first
     int last = (min(i0 + Br, T) - 1) / Bc;
     int row = i0 + warp * warp_rows; // the warp's first
+    if constexpr (C::documents) { starts += (int64_t)b * T; }
+    const int first = C::documents ? starts[i0] / Bc : 0; // key block
     int64_t q_offset = qkv_offset(b, 0, h, T, NH, HS) + (int64_t)i0 * stride;
     int64_t o_offset = out_offset(b, h, T, NH, HS) + (int64_t)i0 * NH * HS;
     const floatX* k = qkv + qkv_offset(b, 1, h, T, NH, HS);
@@ -143,7 +150,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     load_tile<HS, Br, C::threads>(do_tile, dout + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(o_tile, out + o_offset, NH * HS, T - i0);
     load_tile<HS, Br, C::threads>(q_tile, qkv + q_offset, stride, T - i0);
-    load_kv(0);
+    load_kv(first);
     RowStatistics rows[M][2];
     load_logsums(rows, l + (int64_t)task.head * T, m + (int64_t)task.head * T, row, T,
                  lane); // while the copies are in flight
@@ -161,7 +168,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 
     float dQ[M][HS / 8][4];
     fill(dQ, 0.0f);
-    for (int j = 0; j <= last; j++) { // key blocks, diagonal last
+    for (int j = first; j <= last; j++) { // key blocks, diagonal last
         cp_async_wait_group<0>();
         __syncthreads(); // block j has arrived, and all warps have finished with block j - 1, or with O
         if (j < last) { load_kv(j + 1); }
@@ -171,10 +178,15 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 #pragma unroll 1
         for (int column = j * Bc; column < end; column += C::step) {
             int lane_row = row + lane / 4, lane_column = column + lane % 4 * 2;
-            if (column + C::step <= row + 1) {
-                query_step<C, false>(dQ, Q, dO, rows, K_b, K_b + C::kv_bytes, K_a, lane_row, lane_column);
-            } else {
-                query_step<C, true>(dQ, Q, dO, rows, K_b, K_b + C::kv_bytes, K_a, lane_row, lane_column);
+            bool seen = true, whole = column + C::step <= row + 1;
+            if constexpr (C::documents) {
+                seen = column + C::step > starts[min(row, T - 1)];
+                whole = whole && column >= starts[min(row + warp_rows, T) - 1];
+            }
+            if (seen && whole) {
+                query_step<C, false>(dQ, Q, dO, rows, K_b, K_b + C::kv_bytes, K_a, lane_row, lane_column, starts, T);
+            } else if (seen) {
+                query_step<C, true>(dQ, Q, dO, rows, K_b, K_b + C::kv_bytes, K_a, lane_row, lane_column, starts, T);
             }
             K_b += C::step * Tile<HS>::row_bytes, K_a += C::step * Tile<HS>::row_bytes;
         }
@@ -190,11 +202,12 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 // dK, dV
 
 // A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K, V and Q_a carry lane_a, Q_b carries
-// lane_b; dO is q_bytes after Q. The lane's first score is at (column, row), its first query's statistics are at `rows`.
+// lane_b; dO is q_bytes after Q. The lane's first score is at (column, row), its first query's statistics are at `rows`. starts (T),
+// with documents.
 template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M][C::HS / 8][4],
                                                                 float (&dV)[C::M][C::HS / 8][4], uint32_t K, uint32_t V,
                                                                 uint32_t Q_b, uint32_t Q_a, const RowStatistics* rows,
-                                                                int row, int column) {
+                                                                int row, int column, const int* starts, int T) {
     constexpr int M = C::M, N = C::step / 8;
     float S[M][N][4], dP[M][N][4];
     fill(S, 0.0f);
@@ -208,6 +221,16 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
             for (int e = 0; e < 4; e++) { // P = exp(S - m) / l
                 S[i][n][e] = ex2_approx_ftz(fmaf(S[i][n][e], C::scale * LOG2_E, -(e % 2 ? two.z : two.x)));
                 if (masked && column + 16 * i + e / 2 * 8 > row + 8 * n + e % 2) { S[i][n][e] = 0; }
+            }
+        }
+    }
+    if constexpr (masked && C::documents) { // P = 0 before the queries' documents
+#pragma unroll
+        for (int n = 0; n < 2 * N; n++) {
+            const int start = starts[min(row + n / 2 * 8 + n % 2, T - 1)] - column;
+#pragma unroll
+            for (int i = 0; i < 2 * M; i++) {
+                if (8 * i < start) { S[i / 2][n / 2][i % 2 * 2 + n % 2] = 0; }
             }
         }
     }
@@ -244,7 +267,7 @@ template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M
 // dqkv (B,T,3,NH,HS), the k and v parts; dout (B,T,NH,HS); statistics (B,NH,T padded)
 template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     attention_backward_key_kernel(floatX* dqkv, const floatX* dout, const floatX* qkv, const RowStatistics* statistics,
-                                  int T, int NH, int heads, Divisor group) {
+                                  const int* starts, int T, int NH, int heads, Divisor group) {
     constexpr int HS = C::HS, M = C::M, Br = C::Br, Bc = C::Bc, warp_keys = 16 * M;
     extern __shared__ __align__(1024) char shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -270,6 +293,10 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         cp_async_commit_group();
     };
     int first = j0 / Br, end = CEIL_DIV(T, Br);
+    if constexpr (C::documents) {
+        starts += (int64_t)b * T;
+        end = CEIL_DIV(document_end(starts, T, min(j0 + Bc, T) - 1), Br);
+    }
     load_tile<HS, Bc, C::threads>(k_tile, qkv + k_offset, stride, T - j0);
     load_tile<HS, Bc, C::threads>(k_tile + C::kv_bytes, qkv + k_offset + NH * HS, stride, T - j0);
     load_queries(first);
@@ -295,10 +322,17 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
                 reinterpret_cast<const RowStatistics*>(shared + 2 * C::kv_bytes + stage + 2 * C::q_bytes) + s +
                 lane % 4 * 2;
             int lane_row = row + lane % 4 * 2, lane_column = column + lane / 4;
-            if (row + 1 >= column + warp_keys) {
-                key_step<C, false>(dK, dV, K, V, Q_b, Q_a, rows, lane_row, lane_column);
+            bool whole = row + 1 >= column + warp_keys;
+            if constexpr (C::documents) {
+                if (starts[min(row, T - 1)] >= column + warp_keys) {
+                    break;
+                } // queries of documents behind the warp's keys
+                whole = whole && starts[min(row + C::step, T) - 1] <= column;
+            }
+            if (whole) {
+                key_step<C, false>(dK, dV, K, V, Q_b, Q_a, rows, lane_row, lane_column, starts, T);
             } else {
-                key_step<C, true>(dK, dV, K, V, Q_b, Q_a, rows, lane_row, lane_column);
+                key_step<C, true>(dK, dV, K, V, Q_b, Q_a, rows, lane_row, lane_column, starts, T);
             }
         }
     }
@@ -317,9 +351,10 @@ static inline size_t backward_scratch_bytes(int B, int T, int NH, int) {
     return statistics_offset(B * NH, 0, T) * sizeof(RowStatistics);
 }
 
-template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                                 const float* l, const float* m, void* scratch, int B, int T, int NH,
-                                                 int HS, cudaStream_t stream) {
+template <class Q, class K> void launch_backward_kernels(floatX* dqkv, const floatX* dout, const floatX* qkv,
+                                                         const floatX* out, const float* l, const float* m,
+                                                         const int* starts, void* scratch, int B, int T, int NH, int HS,
+                                                         cudaStream_t stream) {
     static_assert(Q::Br % K::Br == 0, "the query kernel leaves statistics for every row that the key kernel reads");
     int heads = B * NH;
     int64_t reread_bytes = (int64_t)T * HS * 2 * sizeof(floatX); // K and V in the first, Q and dO in the second
@@ -328,9 +363,14 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
     if (attention_grid(&query_grid, CEIL_DIV(T, Q::Br), heads, reread_bytes) != STATUS_OK) { return; }
     if (attention_grid(&key_grid, CEIL_DIV(T, K::Bc), heads, reread_bytes) != STATUS_OK) { return; }
     attention_launch(attention_backward_query_kernel<Q>, query_grid.size, Q::threads, Q::shared_bytes, stream, dqkv,
-                     statistics, dout, qkv, out, l, m, T, NH, heads, query_grid.group);
+                     statistics, dout, qkv, out, l, m, starts, T, NH, heads, query_grid.group);
     attention_launch(attention_backward_key_kernel<K>, key_grid.size, K::threads, K::shared_bytes, stream, dqkv, dout,
-                     qkv, statistics, T, NH, heads, key_grid.group);
+                     qkv, statistics, starts, T, NH, heads, key_grid.group);
+}
+template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                                 const float* l, const float* m, void* scratch, int B, int T, int NH,
+                                                 int HS, cudaStream_t stream) {
+    launch_backward_kernels<Q, K>(dqkv, dout, qkv, out, l, m, nullptr, scratch, B, T, NH, HS, stream);
 }
 
 // A row of the table; names are rows of a block x keys of a stage in the query kernel, then keys of a block x queries of a
@@ -338,7 +378,14 @@ template <class Q, class K> void launch_backward(floatX* dqkv, const floatX* dou
 template <class Q, class K> constexpr AttentionBackwardConfig backward_config(const char* name) {
     constexpr size_t shared_bytes = std::max(Q::shared_bytes, K::shared_bytes);
     static_assert(shared_bytes <= 99 << 10, "so much shared memory has every GPU from 8.0 on");
-    return {name, Q::HS, shared_bytes, launch_backward<Q, K>, backward_scratch_bytes};
+    return {name,
+            Q::HS,
+            shared_bytes,
+            launch_backward<Q, K>,
+            backward_scratch_bytes,
+            nullptr,
+            nullptr,
+            launch_backward_kernels<typename Q::WithDocuments, typename K::WithDocuments>};
 }
 static constexpr AttentionBackwardConfig backward_configs[] = {
     backward_config<QueryTiles<32, 4, 2, 64, 32, 3>, KeyTiles<32, 4, 2, 128, 32, 3>>("128x64 128x128"),

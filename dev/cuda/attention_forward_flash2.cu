@@ -12,7 +12,9 @@ Tiles above the diagonal are skipped, by CTA and again by warp; CTAs with the mo
 namespace flash2 {
 
 // Br queries by Bc keys; a warp has 4 TM queries, a thread TM×TN scores.
-template <int HS_, int TM_, int TN_> struct ForwardTiles {
+template <int HS_, int TM_, int TN_, bool DOCUMENTS = false> struct ForwardTiles {
+    typedef ForwardTiles<HS_, TM_, TN_, true> WithDocuments;
+    static constexpr bool documents = DOCUMENTS; // rows have `starts`
     static constexpr int HS = HS_, TM = TM_, TN = TN_, Br = 4 * TM * WARPS, Bc = 8 * TN;
     static constexpr int stride = operand_stride(HS);
     struct Shared {
@@ -20,15 +22,16 @@ template <int HS_, int TM_, int TN_> struct ForwardTiles {
     };
 };
 
-// Row statistics of the online softmax, in units of the raw score q.k
-template <int TM> struct OnlineSoftmax {
+// Row statistics of the online softmax, in units of the raw score q.k. With documents a row may see no key of its first tiles: m
+// then begins finite, as -inf - -inf is no number, and below all scores of the contract.
+template <int TM, bool documents> struct OnlineSoftmax {
     float m[TM], l[TM]; // l: of this thread's columns, summed over the row at the end
 
     __device__ OnlineSoftmax() {
-        for (int r = 0; r < TM; r++) { m[r] = -INFINITY, l[r] = 0; }
+        for (int r = 0; r < TM; r++) { m[r] = documents ? -1e30f : -INFINITY, l[r] = 0; }
     }
     // S <- exp(scale (S - m)), with exponent = scale log2(e); rescale: the factor by which O must be multiplied.
-    // The first tile of a row holds key 0, so m is finite from then on.
+    // Without documents the first tile of a row holds key 0, so m is finite from then on.
     template <int TN> __device__ void update(float (&S)[TM][TN], float (&rescale)[TM], float exponent) {
 #pragma unroll
         for (int r = 0; r < TM; r++) {
@@ -50,7 +53,7 @@ template <int TM> struct OnlineSoftmax {
 };
 
 template <class C> __global__ void __launch_bounds__(THREADS, 2)
-    forward_blocks(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH) {
+    forward_blocks(floatX* out, float* l, float* m, const floatX* qkv, const int* starts, int B, int T, int NH) {
     constexpr int HS = C::HS, TM = C::TM, TN = C::TN, Br = C::Br, Bc = C::Bc;
     extern __shared__ __align__(16) char shared_memory[];
     typename C::Shared& tile = *reinterpret_cast<typename C::Shared*>(shared_memory);
@@ -66,16 +69,23 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
     const ThreadPosition at;
     const int warp_row = at.warp * 4 * TM, first = i0 + warp_row, last = first + 4 * TM - 1; // the warp's queries
     float* P = tile.P + warp_row * exchange_stride(Bc);
+    // With documents: the CTA's first key tile, and where the documents of the warp's first and last query begin
+    int begin = 0, first_start = 0, last_start = 0;
+    if constexpr (C::documents) {
+        starts += (int64_t)b * T;
+        begin = starts[i0] / Bc * Bc, first_start = starts[min(first, T - 1)], last_start = starts[min(last, T - 1)];
+    }
 
     float O[TM][HS / 8] = {};
-    OnlineSoftmax<TM> softmax;
+    OnlineSoftmax<TM, C::documents> softmax;
     load_tile<Br, HS>(tile.Q, q, token, T - i0);
-    load_tile<Bc, HS>(tile.K, k, token, T);
-    for (int j0 = 0; j0 < min(i0 + Br, T); j0 += Bc) {
+    load_tile<Bc, HS>(tile.K, k + (int64_t)begin * token, token, T - begin);
+    for (int j0 = begin; j0 < min(i0 + Br, T); j0 += Bc) {
         finish_loads();
         __syncthreads(); // K has arrived, and V of the previous tile has been read
         load_tile<Bc, HS>(tile.V, v + (int64_t)j0 * token, token, T - j0);
-        if (j0 <= last) {
+        const bool needed = j0 <= last && j0 + Bc > first_start; // by the warp
+        if (needed) {
             float S[TM][TN] = {}, rescale[TM];
             multiply_abt<HS>(S, tile.Q + warp_row * C::stride, tile.K, at); // S = Q K^T
             if (j0 + Bc - 1 > first) {                                      // the diagonal crosses this tile
@@ -84,6 +94,16 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
                     for (int c = 0; c < TN; c++) {
                         if (j0 + at.col + 8 * c > first + at.row + 4 * r) { S[r][c] = -INFINITY; }
+                    }
+                }
+            }
+            if (C::documents && j0 < last_start) {
+#pragma unroll
+                for (int r = 0; r < TM; r++) {
+                    const int start = starts[min(first + at.row + 4 * r, T - 1)];
+#pragma unroll
+                    for (int c = 0; c < TN; c++) {
+                        if (j0 + at.col + 8 * c < start) { S[r][c] = -INFINITY; }
                     }
                 }
             }
@@ -100,7 +120,7 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
         if (j0 + Bc < min(i0 + Br, T)) {
             load_tile<Bc, HS>(tile.K, k + (int64_t)(j0 + Bc) * token, token, T - j0 - Bc);
         }
-        if (j0 <= last) { multiply_ab<Bc>(O, P, tile.V, at); } // O += P V
+        if (needed) { multiply_ab<Bc>(O, P, tile.V, at); } // O += P V
     }
 
     float inverse[TM];
@@ -119,14 +139,24 @@ template <class C> __global__ void __launch_bounds__(THREADS, 2)
         out_rows, (int64_t)NH * HS, O, [&](int r) { return inverse[r]; }, at, T - first);
 }
 
-template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int,
-                                       cudaStream_t stream) {
+template <class C> void launch_forward_kernel(floatX* out, float* l, float* m, const floatX* qkv, const int* starts,
+                                              int B, int T, int NH, int, cudaStream_t stream) {
     attention_launch(forward_blocks<C>, B * NH * CEIL_DIV(T, C::Br), THREADS, sizeof(typename C::Shared), stream, out,
-                     l, m, qkv, B, T, NH);
+                     l, m, qkv, starts, B, T, NH);
+}
+template <class C> void launch_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
+                                       cudaStream_t stream) {
+    launch_forward_kernel<C>(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
 }
 
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
-    return {name, C::HS, sizeof(typename C::Shared), launch_forward<C>};
+    return {name,
+            C::HS,
+            sizeof(typename C::Shared),
+            launch_forward<C>,
+            nullptr,
+            nullptr,
+            launch_forward_kernel<typename C::WithDocuments>};
 }
 // Names are Br x Bc, scores of a thread.
 static constexpr AttentionForwardConfig forward_configs[] = {

@@ -27,9 +27,9 @@ struct WarpDocuments {
 
 // A configuration: warps of a CTA, rows of a warp / 16, keys of a block and of a step, CTAs per SM.
 template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS, bool DOCUMENTS = false> struct ForwardTiles {
-    typedef ForwardTiles<HS_, WARPS, M_, BC, STEP, CTAS, true> WithDocuments;
-    static constexpr bool documents = DOCUMENTS; // rows have `starts`
-    static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = documents ? 2 : CTAS;
+    typedef ForwardTiles<HS_, WARPS, M_, BC, STEP, 2, true> WithDocuments; // which takes more registers
+    static constexpr bool documents = DOCUMENTS;                           // rows have `starts`
+    static constexpr int HS = HS_, M = M_, Bc = BC, step = STEP, threads = WARPS * 32, ctas = CTAS;
     static constexpr int Br = WARPS * M * 16;
     static constexpr float scale = inverse_sqrt(HS);
     typedef WarpRows<HS, M, HS * M <= 128> Rows; // of Q, in registers if it takes at most 32 of them
@@ -88,19 +88,6 @@ template <int M, bool documents> struct OnlineSoftmax {
 template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], int row, int column) {
     for_each(S, [=](float& s, int i, int n, int e) {
         if (column + 8 * n + e % 2 > row + 16 * i + e / 2 * 8) { s = -INFINITY; }
-    });
-}
-
-// S = -inf before the rows' documents. starts (T), the row's.
-template <int M, int N>
-__device__ inline void mask_documents(float (&S)[M][N][4], int row, int column, const int* starts, int T) {
-    for_each_row<M>([&](int i, int h) {
-        const int start = starts[min(row + 16 * i + 8 * h, T - 1)] - column;
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            if (8 * n < start) { S[i][n][2 * h] = -INFINITY; }
-            if (8 * n + 1 < start) { S[i][n][2 * h + 1] = -INFINITY; }
-        }
     });
 }
 

@@ -165,6 +165,19 @@ template <int M, class F> __device__ inline void for_each_row(F f) {
     }
 }
 
+// S = -inf before the rows' documents. (row, column) is the lane's first element of S; starts (T).
+template <int M, int N>
+__device__ inline void mask_documents(float (&S)[M][N][4], int row, int column, const int* starts, int T) {
+    for_each_row<M>([&](int i, int h) {
+        const int start = starts[min(row + 16 * i + 8 * h, T - 1)] - column;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            if (8 * n < start) { S[i][n][2 * h] = -INFINITY; }
+            if (8 * n + 1 < start) { S[i][n][2 * h + 1] = -INFINITY; }
+        }
+    });
+}
+
 template <int M, int N> __device__ inline void fill(float (&x)[M][N][4], float value) {
     for_each(x, [=](float& element, int, int, int) { element = value; });
 }
