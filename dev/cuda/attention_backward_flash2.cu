@@ -32,7 +32,8 @@ template <int HS_, int TM_, int TN_, bool DOCUMENTS = false> struct BackwardTile
     };
 };
 
-// S <- P and G <- dS, elementwise, from scores S = q.k and G = dP = dO.v; both become zero where the query does not see the key.
+// S <- P and G <- dS, elementwise, from scores S = q.k and G = dP = dO.v; both become zero where the query does not see
+// the key.
 __device__ inline void weight_and_gradient(float& S, float& G, RowTerms row, float exponent, bool sees) {
     S = !sees ? 0.0f : ex2_approx_ftz(fmaf(S, exponent, -row.x));
     G = S * (G - row.y);

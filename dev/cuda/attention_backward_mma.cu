@@ -202,8 +202,8 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
 // dK, dV
 
 // A warp's keys against `step` queries: dV += P^T dO, dK += (P o (dO V^T - D))^T Q. K, V and Q_a carry lane_a, Q_b carries
-// lane_b; dO is q_bytes after Q. The lane's first score is at (column, row), its first query's statistics are at `rows`. starts (T),
-// with documents.
+// lane_b; dO is q_bytes after Q. The lane's first score is at (column, row), its first query's statistics are at `rows`.
+// starts (T), with documents.
 template <class C, bool masked> __device__ inline void key_step(float (&dK)[C::M][C::HS / 8][4],
                                                                 float (&dV)[C::M][C::HS / 8][4], uint32_t K, uint32_t V,
                                                                 uint32_t Q_b, uint32_t Q_a, const RowStatistics* rows,

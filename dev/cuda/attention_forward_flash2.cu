@@ -22,8 +22,8 @@ template <int HS_, int TM_, int TN_, bool DOCUMENTS = false> struct ForwardTiles
     };
 };
 
-// Row statistics of the online softmax, in units of the raw score q.k. With documents a row may see no key of its first tiles: m
-// then begins finite, as -inf - -inf is no number, and below all scores of the contract.
+// Row statistics of the online softmax, in units of the raw score q.k. With documents a row may see no key of its first tiles:
+// m then begins finite, as -inf - -inf is no number, and below all scores of the contract.
 template <int TM, bool documents> struct OnlineSoftmax {
     float m[TM], l[TM]; // l: of this thread's columns, summed over the row at the end
 

@@ -19,7 +19,8 @@ Paper: Dao, FlashAttention-2 (2023), algorithm 1.
 
 namespace mma {
 
-// Where the documents of a warp's rows begin: starts (T), of the first row and of the last. In shared memory, for want of registers.
+// Where the documents of a warp's rows begin: starts (T), of the first row and of the last. In shared memory, because
+// registers are short.
 struct WarpDocuments {
     const int* starts;
     int first, last;
@@ -40,8 +41,8 @@ template <int HS_, int WARPS, int M_, int BC, int STEP, int CTAS, bool DOCUMENTS
     static constexpr size_t shared_bytes = tile_bytes + (documents ? WARPS * sizeof(WarpDocuments) : 0);
 };
 
-// The online softmax of a warp's 16 M rows. A lane serves rows 16 i + 8 h + lane/4, as [i][h]. With documents a row may see none of
-// the first keys: m then begins finite, as -inf - -inf is no number, and below all scores of the contract.
+// The online softmax of a warp's 16 M rows. A lane serves rows 16 i + 8 h + lane/4, as [i][h]. With documents a row may see
+// none of the first keys: m then begins finite, as -inf - -inf is no number, and below all scores of the contract.
 template <int M, bool documents> struct OnlineSoftmax {
     float scale;     // 1/sqrt(HS), a compile-time constant
     float m[M][2];   // the maximum in use, of scale * S
@@ -92,8 +93,8 @@ template <int M, int N> __device__ inline void mask_causal(float (&S)[M][N][4], 
 }
 
 // A warp's rows against 8 N keys: S = Q K^T, P = exp(S - m), O += P V. K and V are tile addresses with the lane's offset,
-// (row, column) is the lane's first score. masked: near the diagonal, or in a document's first rows, which adopt every new maximum,
-// or before some row's document. two_parts: also O += (P in fp32 - P in 16 bit) V.
+// (row, column) is the lane's first score. masked: near the diagonal, or in a document's first rows, which adopt every new
+// maximum, or before some row's document. two_parts: also O += (P in fp32 - P in 16 bit) V.
 template <class C, int N, bool masked, bool two_parts>
 __device__ inline void attend(float (&O)[C::M][C::HS / 8][4], OnlineSoftmax<C::M, C::documents>& softmax,
                               const typename C::Rows& Q, uint32_t K, uint32_t V, int row, int column, int T,

@@ -1,6 +1,6 @@
 /*
 The winning variants as a shared library with the C interface of libattention.h, for callers with raw device pointers:
-PyTorch through ctypes (compare_libraries.py), Julia, Rust. make libattention.so builds it; nothing but the four functions is
+PyTorch through ctypes (compare_libraries.py), Julia, Rust. make libattention.so builds it; nothing but its functions is
 exported. Whatever the arguments, a function returns, and the CUDA context stays whole.
 */
 #include <initializer_list>
@@ -89,6 +89,15 @@ EXPORT int attention_forward(void* out, float* l, float* m, const void* qkv, int
     return finish();
 }
 
+EXPORT int attention_forward_documents(void* out, float* l, float* m, const void* qkv, const int* starts, int B, int T,
+                                       int NH, int HS, void* stream) {
+    TRY(begin(B, T, NH, HS));
+    if (check_pointers({{"out", out}, {"qkv", qkv}}, {{"l", l}, {"m", m}, {"starts", starts}}) == STATUS_OK) {
+        attention_forward_documents((floatX*)out, l, m, (const floatX*)qkv, starts, B, T, NH, HS, (cudaStream_t)stream);
+    }
+    return finish();
+}
+
 EXPORT int attention_backward(void* dqkv, const void* dout, const void* qkv, const void* out, const float* l,
                               const float* m, void* scratch, int B, int T, int NH, int HS, void* stream) {
     TRY(begin(B, T, NH, HS));
@@ -97,6 +106,19 @@ EXPORT int attention_backward(void* dqkv, const void* dout, const void* qkv, con
         check_pointer("scratch", scratch, 256, true) == STATUS_OK) {
         attention_backward((floatX*)dqkv, (const floatX*)dout, (const floatX*)qkv, (const floatX*)out, l, m, scratch, B,
                            T, NH, HS, (cudaStream_t)stream);
+    }
+    return finish();
+}
+
+EXPORT int attention_backward_documents(void* dqkv, const void* dout, const void* qkv, const void* out, const float* l,
+                                        const float* m, const int* starts, void* scratch, int B, int T, int NH, int HS,
+                                        void* stream) {
+    TRY(begin(B, T, NH, HS));
+    if (check_pointers({{"dqkv", dqkv}, {"dout", dout}, {"qkv", qkv}, {"out", out}},
+                       {{"l", l}, {"m", m}, {"starts", starts}}) == STATUS_OK &&
+        check_pointer("scratch", scratch, 256, true) == STATUS_OK) {
+        attention_backward_documents((floatX*)dqkv, (const floatX*)dout, (const floatX*)qkv, (const floatX*)out, l, m,
+                                     starts, scratch, B, T, NH, HS, (cudaStream_t)stream);
     }
     return finish();
 }

@@ -13,15 +13,16 @@ constexpr Variants<AttentionForwardVariant> attention_forward_variants(attention
 constexpr Variants<AttentionBackwardVariant> attention_backward_variants(attention_backward_table);
 
 // ----------------------------------------------------------------------------
-// Compile-time checks: every variant can train, and has the configurations that the rules name.
+// Compile-time checks: every variant can train, and has the configurations that the rules name, which serve documents.
 
 template <class Variant, size_t N, size_t M>
 constexpr bool attention_rules_hold(const AttentionRule (&rules)[N], const Variant (&variants)[M]) {
     for (const AttentionRule& r : rules) {
         for (const Variant& v : variants) {
-            if (same_text(r.variant, v.name) && r.config && !attention_config(v, r.config, r.HS, SIZE_MAX)) {
-                return false;
-            }
+            if (!same_text(r.variant, v.name)) { continue; }
+            const typename Variant::Config* c = attention_config(v, r.config, r.HS, SIZE_MAX);
+            if (r.config && !c) { return false; }
+            if (c && !c->launch_documents) { return false; }
         }
     }
     return true;
@@ -38,6 +39,7 @@ template <class Variant, size_t M> constexpr bool attention_all_launch(const Var
 static_assert(attention_all_launch(attention_forward_table),
               "this ATTENTION_FORWARD needs a scratch in forward, in this precision: it races, but it cannot train");
 static_assert(attention_rules_hold(attention_forward_rules, attention_forward_table),
-              "attention/choice.h names a configuration that a variant's forward_configs do not have");
-static_assert(attention_rules_hold(attention_backward_rules, attention_backward_table),
-              "attention/choice.h names a configuration that a variant's backward_configs do not have");
+              "attention/choice.h names a configuration that forward_configs do not have, or that serves no documents");
+static_assert(
+    attention_rules_hold(attention_backward_rules, attention_backward_table),
+    "attention/choice.h names a configuration that backward_configs do not have, or that serves no documents");

@@ -114,12 +114,31 @@ static inline bool attention_aligned(uintptr_t tensors, uintptr_t scratch = 0) {
     return false;
 }
 
-// out (B,T,NH,HS), l and m (B,NH,T) from qkv (B,T,3,NH,HS)
+// Whether the configuration serves rows with these starts, or without if nullptr; an error if it does not. All that
+// attention/choice.h chooses do: a variant that was asked for by name may not.
+template <class Config> static inline bool attention_serves(const AttentionChoice<Config>& choice, const int* starts) {
+    if (choice.config && starts && !choice.config->launch_documents) {
+        status_fail("attention: %s has no kernel for rows of several documents", choice.variant);
+        return false;
+    }
+    return choice.config != nullptr;
+}
+
+// out (B,T,NH,HS), l and m (B,NH,T) from qkv (B,T,3,NH,HS) and starts (B,T), where the document of each token begins
+// (attention.h); nullptr: a row is one document
+static inline void attention_forward_documents(floatX* out, float* l, float* m, const floatX* qkv, const int* starts,
+                                               int B, int T, int NH, int HS, cudaStream_t stream) {
+    const AttentionChoice<AttentionForwardConfig> choice = attention_forward_choice(B, T, NH, HS);
+    if (!attention_serves(choice, starts) || !attention_aligned((uintptr_t)out | (uintptr_t)qkv)) { return; }
+    if (starts) {
+        choice.config->launch_documents(out, l, m, qkv, starts, B, T, NH, HS, stream);
+    } else {
+        choice.config->launch(out, l, m, qkv, B, T, NH, HS, stream);
+    }
+}
 static inline void attention_forward(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                      cudaStream_t stream) {
-    const AttentionForwardConfig* config = attention_forward_choice(B, T, NH, HS).config;
-    if (!config || !attention_aligned((uintptr_t)out | (uintptr_t)qkv)) { return; }
-    config->launch(out, l, m, qkv, B, T, NH, HS, stream);
+    attention_forward_documents(out, l, m, qkv, nullptr, B, T, NH, HS, stream);
 }
 
 // Bytes of scratch; SIZE_MAX if the size does not fit. 0 and an error if nothing serves. gpu: nullptr for the current one
@@ -127,32 +146,49 @@ static inline size_t attention_backward_scratch_bytes(int B, int T, int NH, int 
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS, gpu).config;
     return config ? config->scratch_bytes(B, T, NH, HS) : 0;
 }
-// The same for an upper bound of the rows of dq_sums that the function below writes
+// The same for an upper bound of the rows of dq_sums that the functions below write
 static inline int attention_dq_sum_rows(int B, int T, int NH, int HS, const DeviceCode* gpu = nullptr) {
     const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS, gpu).config;
-    return !config ? 0 : config->sum_rows ? config->sum_rows(B, T) : COLUMN_SUM_BLOCKS;
+    return !config ? 0 : config->sum_rows ? std::max(config->sum_rows(B, T), COLUMN_SUM_BLOCKS) : COLUMN_SUM_BLOCKS;
 }
 
 // dqkv (B,T,3,NH,HS) from dout and the forward's inputs and outputs; scratch of the size that the function above returns. And,
 // unless it is nullptr, dq_sums (rows returned, NH*HS), fp32, aligned to 16 bytes: they add up to the column sums of dQ. A
-// configuration that does not write them is followed by a pass over dQ.
-static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
-                                               const floatX* out, const float* l, const float* m, void* scratch, int B,
-                                               int T, int NH, int HS, cudaStream_t stream) {
-    const AttentionBackwardConfig* config = attention_backward_choice(B, T, NH, HS).config;
+// configuration that does not write them is followed by a pass over dQ. starts (B,T) as in forward, or nullptr.
+static inline int attention_backward_documents_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout,
+                                                         const floatX* qkv, const floatX* out, const float* l,
+                                                         const float* m, const int* starts, void* scratch, int B, int T,
+                                                         int NH, int HS, cudaStream_t stream) {
+    const AttentionChoice<AttentionBackwardConfig> choice = attention_backward_choice(B, T, NH, HS);
+    const AttentionBackwardConfig* config = choice.config;
     const uintptr_t tensors = (uintptr_t)dqkv | (uintptr_t)dout | (uintptr_t)qkv | (uintptr_t)out | (uintptr_t)dq_sums;
-    if (!config || !attention_aligned(tensors, (uintptr_t)scratch)) { return 0; }
-    if (dq_sums && config->launch_with_sums) {
+    if (!attention_serves(choice, starts) || !attention_aligned(tensors, (uintptr_t)scratch)) { return 0; }
+    if (dq_sums && config->launch_with_sums && !starts) {
         config->launch_with_sums(dqkv, dq_sums, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
         return config->sum_rows(B, T);
     }
-    config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+    if (starts) {
+        config->launch_documents(dqkv, dout, qkv, out, l, m, starts, scratch, B, T, NH, HS, stream);
+    } else {
+        config->launch(dqkv, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+    }
     return dq_sums ? column_sum_rows(dq_sums, dqkv, B * T, NH * HS, (size_t)3 * NH * HS, stream) : 0;
+}
+static inline int attention_backward_with_sums(floatX* dqkv, float* dq_sums, const floatX* dout, const floatX* qkv,
+                                               const floatX* out, const float* l, const float* m, void* scratch, int B,
+                                               int T, int NH, int HS, cudaStream_t stream) {
+    return attention_backward_documents_with_sums(dqkv, dq_sums, dout, qkv, out, l, m, nullptr, scratch, B, T, NH, HS,
+                                                  stream);
 }
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                       const float* l, const float* m, void* scratch, int B, int T, int NH, int HS,
                                       cudaStream_t stream) {
     attention_backward_with_sums(dqkv, nullptr, dout, qkv, out, l, m, scratch, B, T, NH, HS, stream);
+}
+static inline void attention_backward_documents(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
+                                                const float* l, const float* m, const int* starts, void* scratch, int B,
+                                                int T, int NH, int HS, cudaStream_t stream) {
+    attention_backward_documents_with_sums(dqkv, nullptr, dout, qkv, out, l, m, starts, scratch, B, T, NH, HS, stream);
 }
 
 #endif

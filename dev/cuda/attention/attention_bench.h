@@ -19,8 +19,8 @@ the tensors of a shape and their reference:
 #include "reference.h"
 #include "dev/cuda/bench/bench.h"
 
-// The shapes of the sweep: every T, with B sequences of NH heads; and more of them, whose HS is 0, some with documents. At every
-// head size
+// The shapes of the sweep, at every head size: every T, with B sequences of NH heads; and more, whose HS is 0, also with
+// documents
 struct Sweep {
     int B, NH;
     std::vector<int> Ts;

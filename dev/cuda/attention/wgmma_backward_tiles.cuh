@@ -177,8 +177,8 @@ struct KeyBlock {
     __host__ __device__ bool none() const { return head < 0; } // no work item is left
     __host__ __device__ int b(const BackwardProblem& p) const { return p.NH.quotient(head); }
     __host__ __device__ int h(const BackwardProblem& p) const { return p.NH.remainder(head); }
-    // The number of steps: query blocks from the diagonal to the last row, or to the end of the document of the block's last key. A
-    // key block has C::steps_per_block of its own.
+    // The number of steps: query blocks from the diagonal to the last row or, with documents, to the last query that sees a key
+    // of the block. A key block has C::steps_per_block of its own.
     template <class C> __host__ __device__ int steps(const BackwardProblem& p) const {
         if (C::documents) { return document_steps; }
         return p.query_blocks - j * C::steps_per_block;

@@ -18,6 +18,9 @@ static size_t (*scratch_bytes)(int, int, int, int);
 static int (*forward)(void*, float*, float*, const void*, int, int, int, int, void*);
 static int (*backward)(void*, const void*, const void*, const void*, const float*, const float*, void*, int, int, int,
                        int, void*);
+static int (*forward_documents)(void*, float*, float*, const void*, const int*, int, int, int, int, void*);
+static int (*backward_documents)(void*, const void*, const void*, const void*, const float*, const float*, const int*,
+                                 void*, int, int, int, int, void*);
 static const char* (*last_error)(void);
 
 static void* load(const char* library) {
@@ -26,8 +29,10 @@ static void* load(const char* library) {
     *(void**)&scratch_bytes = dlsym(lib, "attention_scratch_bytes");
     *(void**)&forward = dlsym(lib, "attention_forward");
     *(void**)&backward = dlsym(lib, "attention_backward");
+    *(void**)&forward_documents = dlsym(lib, "attention_forward_documents");
+    *(void**)&backward_documents = dlsym(lib, "attention_backward_documents");
     *(void**)&last_error = dlsym(lib, "attention_error");
-    return scratch_bytes && forward && backward && last_error ? lib : NULL;
+    return scratch_bytes && forward && backward && forward_documents && backward_documents && last_error ? lib : NULL;
 }
 
 // Whether the last call left one line, which contains `words`
@@ -120,25 +125,26 @@ static double dot(const double* x, const double* y) {
     return sum;
 }
 
-// out and dqkv of one head in fp64; lse is m + log(l)
-static void reference(double* out, double* dqkv, double* lse, const double* qkv, const double* dout, int b, int h) {
+// out and dqkv of one head in fp64; lse is m + log(l); starts (T)
+static void reference(double* out, double* dqkv, double* lse, const double* qkv, const double* dout, const int* starts,
+                      int b, int h) {
     const double scale = 1 / sqrt(HS);
     for (int i = 0; i < T; i++) {
         const double *q = qkv + at_qkv(b, i, 0, h), *dO = dout + at_out(b, i, h);
         double P[T], maximum = -INFINITY, sum = 0, D = 0, *O = out + at_out(b, i, h);
-        for (int j = 0; j <= i; j++) {
+        for (int j = starts[i]; j <= i; j++) {
             P[j] = scale * dot(q, qkv + at_qkv(b, j, 1, h));
             maximum = fmax(maximum, P[j]);
         }
-        for (int j = 0; j <= i; j++) { sum += P[j] = exp(P[j] - maximum); }
+        for (int j = starts[i]; j <= i; j++) { sum += P[j] = exp(P[j] - maximum); }
         // cppcheck-suppress invalidFunctionArg ; the largest term of the sum is 1
         lse[(b * NH + h) * T + i] = maximum + log(sum);
-        for (int j = 0; j <= i; j++) {
+        for (int j = starts[i]; j <= i; j++) {
             P[j] /= sum;
             D += P[j] * dot(dO, qkv + at_qkv(b, j, 2, h));
             for (int d = 0; d < HS; d++) { O[d] += P[j] * qkv[at_qkv(b, j, 2, h) + d]; }
         }
-        for (int j = 0; j <= i; j++) {
+        for (int j = starts[i]; j <= i; j++) {
             const size_t k = at_qkv(b, j, 1, h), v = at_qkv(b, j, 2, h);
             const double dS = P[j] * (dot(dO, qkv + v) - D) * scale;
             for (int d = 0; d < HS; d++) {
@@ -179,27 +185,40 @@ static void test_sizes(void) {
     CHECK(scratch_bytes(2, 0, 3, 64) == 0 && says("T 0"));
     CHECK(forward(NULL, NULL, NULL, NULL, 2, 64, 3, 64, NULL) == 1 && last_error()[0] != '\0');
     CHECK(backward(NULL, NULL, NULL, NULL, NULL, NULL, NULL, 2, 64, 3, 64, NULL) == 1 && last_error()[0] != '\0');
+    CHECK(forward_documents(NULL, NULL, NULL, NULL, NULL, 2, 0, 3, 64, NULL) == 1 && says("T 0"));
+    CHECK(backward_documents(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 2, 64, 3, 48, NULL) == 1 &&
+          says("head size"));
+    CHECK(forward_documents(NULL, NULL, NULL, NULL, NULL, 2, 64, 3, 64, NULL) == 1 && last_error()[0] != '\0');
 }
 
 typedef struct {
-    char *qkv, *dqkv, *out, *dout, *l, *m, *scratch;
+    char *qkv, *dqkv, *out, *dout, *l, *m, *scratch, *starts;
 } Tensors;
 
 static void* stream; // NULL: the default stream
+static int documents;
 static int run_forward(const Tensors* t) {
+    if (documents) {
+        return forward_documents(t->out, (void*)t->l, (void*)t->m, t->qkv, (void*)t->starts, B, T, NH, HS, stream);
+    }
     return forward(t->out, (void*)t->l, (void*)t->m, t->qkv, B, T, NH, HS, stream);
 }
 static int run_backward(const Tensors* t) {
+    if (documents) {
+        return backward_documents(t->dqkv, t->dout, t->qkv, t->out, (void*)t->l, (void*)t->m, (void*)t->starts,
+                                  t->scratch, B, T, NH, HS, stream);
+    }
     return backward(t->dqkv, t->dout, t->qkv, t->out, (void*)t->l, (void*)t->m, t->scratch, B, T, NH, HS, stream);
 }
 
 // One pointer after the other is null, misaligned or of the host.
 static void test_pointers(const Tensors* good) {
-    static const char* const names[] = {"qkv", "dqkv", "out", "dout", "l", "m", "scratch"};
-    static const int alignments[] = {16, 16, 16, 16, 4, 4, 256};
+    static const char* const names[] = {"qkv", "dqkv", "out", "dout", "l", "m", "scratch", "starts"};
+    static const int alignments[] = {16, 16, 16, 16, 4, 4, 256, 4};
     static char on_host[1 << 12] __attribute__((aligned(256)));
-    for (int n = 0; n < 7; n++) {
-        const int of_forward = strcmp(names[n], "qkv") == 0 || strcmp(names[n], "out") == 0 || n == 4 || n == 5;
+    for (int n = 0; n < 7 + documents; n++) {
+        const int of_forward =
+            strcmp(names[n], "qkv") == 0 || strcmp(names[n], "out") == 0 || n == 4 || n == 5 || n == 7;
         Tensors bad = *good;
         char** p = (char**)&bad + n;
         *p = NULL;
@@ -250,8 +269,16 @@ static void test_results(const Tensors* t) {
     double *out64 = (double*)calloc(OUT, 8), *dqkv64 = (double*)calloc(QKV, 8), *lse = (double*)malloc(8 * ROWS);
     for (int i = 0; i < QKV; i++) { qkv64[i] = from_bf16(qkv[i] = to_bf16(random_number())); }
     for (int i = 0; i < OUT; i++) { dout64[i] = from_bf16(dout[i] = to_bf16(random_number())); }
-    for (int bh = 0; bh < B * NH; bh++) { reference(out64, dqkv64, lse, qkv64, dout64, bh / NH, bh % NH); }
+    int starts[B * T]; // documents of 37 tokens in row 0, and of 100 in row 1; or one a row
+    for (int i = 0; i < B * T; i++) {
+        const int t = i % T;
+        starts[i] = documents ? t - t % (i < T ? 37 : 100) : 0;
+    }
+    for (int bh = 0; bh < B * NH; bh++) {
+        reference(out64, dqkv64, lse, qkv64, dout64, starts + bh / NH * T, bh / NH, bh % NH);
+    }
 
+    CHECK(cu_to_device((DevicePointer)(uintptr_t)t->starts, starts, sizeof(starts)) == 0);
     CHECK(cu_to_device((DevicePointer)(uintptr_t)t->qkv, qkv, 2 * QKV) == 0);
     CHECK(cu_to_device((DevicePointer)(uintptr_t)t->dout, dout, 2 * OUT) == 0);
     CHECK(run_forward(t) == 0 && last_error()[0] == '\0');
@@ -335,17 +362,19 @@ int main(int argc, char** argv) {
     }
     const size_t scratch = scratch_bytes(B, T, NH, HS);
     CHECK(scratch > 0 && last_error()[0] == '\0');
-    const size_t bytes[7] = {2 * QKV, 2 * QKV, 2 * OUT, 2 * OUT, 4 * ROWS, 4 * ROWS, scratch};
+    const size_t bytes[8] = {2 * QKV, 2 * QKV, 2 * OUT, 2 * OUT, 4 * ROWS, 4 * ROWS, scratch, 4 * B * T};
     Tensors t = {0};
-    for (int n = 0; n < 7; n++) { ((char**)&t)[n] = (char*)(uintptr_t)device_alloc(bytes[n] + 256); }
+    for (int n = 0; n < 8; n++) { ((char**)&t)[n] = (char*)(uintptr_t)device_alloc(bytes[n] + 256); }
     if (argc > 2) {
         test_refused(&t, argv[2]);
         return unit_end();
     }
-    test_pointers(&t);
-    test_scratch_elsewhere(&t, scratch);
-    test_new_threads(&t);
-    test_results(&t);
-    test_pointers(&t);
+    for (documents = 0; documents < 2; documents++) {
+        test_pointers(&t);
+        test_scratch_elsewhere(&t, scratch);
+        test_new_threads(&t);
+        test_results(&t);
+        test_pointers(&t);
+    }
     return unit_end();
 }

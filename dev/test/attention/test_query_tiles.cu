@@ -120,8 +120,8 @@ template <class C> static void shares(const wgmma::ForwardProblem& p, double* bu
     *busiest = (double)most * p.ctas / all, *loads = (double)loaded / all;
 }
 
-// Whether a thread's rows of a (64, 128) tile of scores see their document up to the diagonal, and nothing else. The rows begin at
-// `row`, the keys at `key`; the documents of row + 0 .. row + 63 at starts.
+// Whether each thread's rows of a (64, 128) tile of scores see their document up to the diagonal, and nothing else. Rows begin
+// at `row`, keys at `key`; the documents of rows row + 0 .. row + 63 at starts[0 .. 63].
 static bool masks_hold(int row, int key, const std::vector<int>& starts) {
     for (int thread = 0; thread < 128; thread++) {
         const int lane = thread % 32, column = lane % 4 * 2;
