@@ -230,10 +230,11 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
 
 // A row of the table; names are rows x keys of a block, and warps.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
-    static_assert(C::shared_bytes <= 99 << 10, "so much shared memory has every GPU from 8.0 on");
+    constexpr size_t shared_bytes = C::WithDocuments::shared_bytes;
+    static_assert(shared_bytes <= 99 << 10, "so much shared memory has every GPU from 8.0 on");
     return {name,
             C::HS,
-            C::shared_bytes,
+            shared_bytes,
             launch_forward<C>,
             nullptr,
             nullptr,
