@@ -141,7 +141,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
     uint32_t kv_tiles = do_tile + C::q_bytes, o_tile = kv_tiles + 2 * C::kv_bytes; // O in stage 1
     int warp_offset = warp * warp_rows * Tile<HS>::row_bytes;
     auto load_kv = [&](int j) {
-        uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
+        uint32_t tile = kv_tiles + (j - first) % 2 * 2 * C::kv_bytes;
         const floatX* k_block = k + (int64_t)j * Bc * stride;
         load_tile<HS, Bc, C::threads>(tile, k_block, stride, T - j * Bc);
         load_tile<HS, Bc, C::threads>(tile + C::kv_bytes, k_block + NH * HS, stride, T - j * Bc);
@@ -172,7 +172,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
         cp_async_wait_group<0>();
         __syncthreads(); // block j has arrived, and all warps have finished with block j - 1, or with O
         if (j < last) { load_kv(j + 1); }
-        uint32_t tile = kv_tiles + j % 2 * 2 * C::kv_bytes;
+        uint32_t tile = kv_tiles + (j - first) % 2 * 2 * C::kv_bytes;
         uint32_t K_b = tile + Tile<HS>::lane_b(lane), K_a = tile + Tile<HS>::lane_a(lane);
         int end = min((j + 1) * Bc, row + warp_rows); // keys past the warp's rows are masked for all of them
 #pragma unroll 1
