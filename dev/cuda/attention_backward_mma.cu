@@ -324,9 +324,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, C::ctas)
             int lane_row = row + lane % 4 * 2, lane_column = column + lane / 4;
             bool whole = row + 1 >= column + warp_keys;
             if constexpr (C::documents) {
-                if (starts[min(row, T - 1)] >= column + warp_keys) {
-                    break;
-                } // queries of documents behind the warp's keys
+                if (starts[min(row, T - 1)] >= column + warp_keys) { break; } // documents behind the warp's keys
                 whole = whole && starts[min(row + C::step, T) - 1] <= column;
             }
             if (whole) {
