@@ -79,9 +79,12 @@ struct GPT2 {
     // a batch on the device, and its positions sorted by token on both sides
     int *inputs, *targets;
     TokenOrder sorted, sorted_host;
-    int* token_counts;
-    cudaEvent_t batch_copied; // then the host may overwrite its buffers
-    cudaEvent_t updated;      // then scalars_host has the results of the last update
+    TokenOrder positions, positions_host; // the same by position in the document; unique = 0: positions are in the row
+    int *token_counts, *token_positions;  // on the host: (V or T) counts, (B,T) positions
+    int* starts;                          // (B,T) where the documents of a batch begin; NULL: rows are one document
+    const int* documents;                 // starts, or NULL where the last forward pass did not heed them
+    cudaEvent_t batch_copied;             // then the host may overwrite its buffers
+    cudaEvent_t updated;                  // then scalars_host has the results of the last update
     // results
     Scalars *scalars, *scalars_host;
     float* logits_row; // (Vp), on the device
@@ -192,6 +195,9 @@ static void gpt2_begin_fp8(GPT2* model) {
     model->fp8_begins = 0;
 }
 
+// What counts positions, of the last forward pass: its documents, or NULL for rows
+static const int* gpt2_positions(const GPT2* model) { return model->info.settings.positions ? model->documents : NULL; }
+
 // From the tokens on the device to lnf, from which the functions below and gpt2_backward compute the logits
 static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     GPT2Config c = model->info.config;
@@ -201,7 +207,7 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     size_t BT = (size_t)B * T;
     cudaStream_t stream = model->stream;
     exchange_wait_weights(&model->exchange, -1);
-    encoder_forward(a.encoded, model->inputs, p.wte, p.wpe, B, T, C, stream);
+    encoder_forward(a.encoded, model->inputs, gpt2_positions(model), p.wte, p.wpe, B, T, C, stream);
     exchange_wait_weights(&model->exchange, 0);
     ParameterTensors w = gpt2_layer_parameters(model, 0);
     ActivationTensors y = gpt2_layer_activations(model, 0);
@@ -213,7 +219,7 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
         model->fp8.layer = i;
         // residual2 = inp + attproj(attention(ln1(inp)));  ln2 of it
         matmul_qkv(&groups, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C);
-        attention_forward(y.atty, y.l, y.m, y.qkv, B, T, NH, HS, stream);
+        attention_forward_documents(y.atty, y.l, y.m, y.qkv, model->documents, B, T, NH, HS, stream);
         matmul_residual(&groups, y.residual2, y.ln2, y.ln2_mean, y.ln2_rstd, gpt2_layer_input(model, i), y.atty,
                         w.attprojw, w.attprojb, w.ln2w, w.ln2b, BT, C, C);
         // residual3 = residual2 + fcproj(gelu(fc(ln2)));  the next layer's ln1 of it, or the final LayerNorm
@@ -235,8 +241,11 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     }
 }
 
+// A pass with documents has other kernels, and so a graph of its own: its number for PassKey
+static int gpt2_pass_of_documents(const GPT2* model, LastPass pass) { return pass + (model->documents ? 16 : 0); }
+
 // fp8 is for training: PASS_FORWARD, but not PASS_EVALUATE.
-static Status gpt2_forward_pass(GPT2* model, LastPass pass, const int* inputs, int B, int T) {
+static Status gpt2_forward_pass(GPT2* model, LastPass pass, const int* inputs, int B, int T, int by_documents) {
     size_t BT = (size_t)B * T;
     status_clear();
     TRY(gpt2_check_batch(&model->info, B, T));
@@ -253,16 +262,20 @@ static Status gpt2_forward_pass(GPT2* model, LastPass pass, const int* inputs, i
     gpt2_load_batch(model, model->inputs, inputs, BT);
     cuda_try(cudaEventRecord(model->batch_copied, model->stream));
     if (fp8 && model->fp8_begins) { gpt2_begin_fp8(model); }
-    return gpt2_run_pass(model, {fp8 ? PASS_FORWARD : PASS_EVALUATE, {0, 0, 0}, 0},
+    model->documents = by_documents ? model->starts : NULL;
+    if (by_documents) {
+        document_starts(model->starts, model->inputs, model->info.settings.separator, B, T, model->stream);
+    }
+    return gpt2_run_pass(model, {gpt2_pass_of_documents(model, fp8 ? PASS_FORWARD : PASS_EVALUATE), {0, 0, 0}, 0},
                          [&] { gpt2_forward_layers(model, B, T, fp8); });
 }
 
 Status gpt2_forward(GPT2* model, const int* inputs, int B, int T) {
-    return gpt2_forward_pass(model, PASS_FORWARD, inputs, B, T);
+    return gpt2_forward_pass(model, PASS_FORWARD, inputs, B, T, model->info.settings.documents >= 1);
 }
 
 Status gpt2_evaluate(GPT2* model, const int* inputs, int B, int T) {
-    return gpt2_forward_pass(model, PASS_EVALUATE, inputs, B, T);
+    return gpt2_forward_pass(model, PASS_EVALUATE, inputs, B, T, model->info.settings.documents >= 1);
 }
 
 Status gpt2_get_logits(GPT2* model, float* logits, int t) {
@@ -304,7 +317,7 @@ Status gpt2_validate(GPT2* model, float* loss, const int* inputs, const int* tar
     status_clear();
     TRY(gpt2_check_batch(info, B, T)); // and the targets: a forward pass replaces the batch before it
     TRY(gpt2_check_tokens(info, targets, BT));
-    TRY(gpt2_evaluate(model, inputs, B, T));
+    TRY(gpt2_forward_pass(model, PASS_EVALUATE, inputs, B, T, info->settings.documents >= 2));
     model->info.last_pass = PASS_VALIDATE;
     gpt2_load_batch(model, model->targets, targets, BT);
     cuda_try(cudaMemsetAsync(model->acts.losses, 0, BT * sizeof(float), stream));
@@ -394,8 +407,8 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
     floatX* dqkv = y.dbt4c;
     matmul_weight(&groups, g.attprojw, y.dresidual, y.atty, accumulate, BT, C, C);
     matmul_input(&groups, y.dbtc, y.dresidual, w.attprojw, BT, C, C);
-    const int dq_rows =
-        attention_backward_with_sums(dqkv, dq_sums, y.dbtc, y.qkv, y.atty, y.l, y.m, scratch, B, T, NH, C / NH, stream);
+    const int dq_rows = attention_backward_documents_with_sums(dqkv, dq_sums, y.dbtc, y.qkv, y.atty, y.l, y.m,
+                                                               model->documents, scratch, B, T, NH, C / NH, stream);
     qkv_bias_backward(g.qkvb, dq_sums, w.attprojw, dresidual_sum, dq_rows, C, stream);
     if (ln) { layernorm_forward(y.ln1, y.ln1_mean, y.ln1_rstd, inp, w.ln1w, w.ln1b, BT, C, stream); }
     matmul_weight(&groups, g.qkvw, dqkv, y.ln1, accumulate, BT, C, 3 * C);
@@ -409,17 +422,25 @@ static void gpt2_backward_layer(GPT2* model, int i, int B, int T) {
 // sorted arrays are complete: this batch's copy, which is waited for, is behind them in the stream.
 static Status gpt2_backward_embedding(GPT2* model, float* dwte, const int* inputs, int B, int T) {
     NvtxRange range("backward embedding");
-    TokenOrder *host = &model->sorted_host, *device = &model->sorted;
+    const GPT2Info* info = &model->info;
     int BT = B * T;
     TRY(cuda_try(cudaEventSynchronize(model->batch_copied)));
-    sort_tokens(host, model->token_counts, inputs, BT, model->info.config.vocab_size);
-    device->unique = host->unique;
-    cuda_try(cudaMemcpyAsync(device->buckets, host->buckets, (host->unique + 1) * sizeof(int2), cudaMemcpyHostToDevice,
-                             model->stream));
-    cuda_try(
-        cudaMemcpyAsync(device->order, host->order, (size_t)BT * sizeof(int), cudaMemcpyHostToDevice, model->stream));
-    encoder_backward(dwte, model->grads.wpe, model->acts.dresidual, *device, B, T, model->info.config.channels,
-                     model->stream);
+    auto sort = [&](TokenOrder* device, TokenOrder* host, const int* keys, int most) {
+        sort_tokens(host, model->token_counts, keys, BT, most);
+        device->unique = host->unique;
+        cuda_try(cudaMemcpyAsync(device->buckets, host->buckets, (host->unique + 1) * sizeof(int2),
+                                 cudaMemcpyHostToDevice, model->stream));
+        cuda_try(cudaMemcpyAsync(device->order, host->order, (size_t)BT * sizeof(int), cudaMemcpyHostToDevice,
+                                 model->stream));
+    };
+    sort(&model->sorted, &model->sorted_host, inputs, info->config.vocab_size);
+    model->positions.unique = 0;
+    if (gpt2_positions(model) != NULL) {
+        document_positions(model->token_positions, inputs, info->settings.separator, BT, T);
+        sort(&model->positions, &model->positions_host, model->token_positions, T);
+    }
+    encoder_backward(dwte, model->grads.wpe, model->acts.dresidual, model->sorted, model->positions, B, T,
+                     info->config.channels, model->stream);
     return status_now();
 }
 
@@ -515,7 +536,7 @@ Status gpt2_backward(GPT2* model, const int* inputs, const int* targets, int gra
     // wte has two gradients, of the classifier and of the embedding, which together are one leaf
     int apart = model->leaf.accumulate && model->wte_memory != NULL;
     float* dwte = apart ? model->wte_memory : model->grads.wte;
-    TRY(gpt2_run_pass(model, {PASS_BACKWARD, model->leaf, scale},
+    TRY(gpt2_run_pass(model, {gpt2_pass_of_documents(model, PASS_BACKWARD), model->leaf, scale},
                       [&] { gpt2_backward_layers(model, dwte, model->leaf.accumulate && !apart, scale, B, T, last); }));
     gpt2_sum_losses(model, grad_accum_steps, micro_step);
     TRY(gpt2_backward_embedding(model, dwte, inputs, B, T));
@@ -816,9 +837,18 @@ static void gpt2_plan_gradients(GPT2Plan* plan, GPT2Settings settings, const Par
 }
 
 // The rows of a batch sorted by token: buckets, one for each token that occurs and one more, and the order of all positions.
-static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, size_t BT) {
-    size_t V = config.vocab_size, buckets = (BT < V ? BT : V) + 1;
-    size_t sorted = buckets * sizeof(int2) + BT * sizeof(int);
+// With documents the same by position, of which a row has T.
+struct SortedSizes {
+    size_t buckets, position_buckets, orders; // in bytes
+};
+static SortedSizes gpt2_sorted_sizes(GPT2Config config, GPT2Settings settings, size_t BT, int T) {
+    size_t V = config.vocab_size, by_position = settings.documents && settings.positions ? 1 : 0;
+    return {((BT < V ? BT : V) + 1) * sizeof(int2), by_position * (T + 1) * sizeof(int2),
+            (1 + by_position) * BT * sizeof(int)};
+}
+static void gpt2_plan_sorted(GPT2Plan* plan, GPT2Config config, GPT2Settings settings, size_t BT, int T) {
+    const SortedSizes sizes = gpt2_sorted_sizes(config, settings, BT, T);
+    size_t sorted = sizes.buckets + sizes.position_buckets + sizes.orders;
     plan_set(plan, PLAN_SORTED, PLAN_DEVICE, sorted);
     plan_set(plan, PLAN_HOST_SORTED, PLAN_HOST, sorted);
 }
@@ -834,7 +864,8 @@ static size_t gpt2_graph_bytes(GPT2Config config, GPT2Settings settings, int pro
         while (known < count && !(kinds[known] == leaf)) { known++; }
         if (known == count) { kinds[count++] = leaf; }
     }
-    const size_t forward = (settings.fp8 ? 2 : 1) * FORWARD_GRAPH_BYTES; // of training, and of evaluation
+    // of training; of evaluation, not in fp8; of validation without documents
+    const size_t forward = (1 + (settings.fp8 != 0) + (settings.documents == 1)) * FORWARD_GRAPH_BYTES;
     const size_t layer = forward + count * BACKWARD_GRAPH_BYTES;
     return size_round_up(config.num_layers * (settings.fp8 ? 2 * layer : layer), (size_t)2 << 20);
 }
@@ -855,7 +886,7 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     size_t activations = gpt2_activations(plan->activations, config, B, T, settings.recompute, training ? 1 : 0,
                                           sizeof(floatX), scratch);
     plan_set(plan, PLAN_ACTIVATIONS, PLAN_DEVICE, activations);
-    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, 2 * BT * sizeof(int));
+    plan_set(plan, PLAN_BATCH, PLAN_DEVICE, (settings.documents ? 3 : 2) * BT * sizeof(int));
     plan_set(plan, PLAN_HOST_LOSSES, PLAN_HOST, BT * sizeof(float));
     if (!training) { return STATUS_OK; }
     gpt2_plan_gradients(plan, settings, layout);
@@ -865,7 +896,7 @@ static Status gpt2_plan_rows(GPT2Plan* plan, GPT2Config config, GPT2Settings set
     }
     plan_set(plan, PLAN_MUON, PLAN_DEVICE, settings.muon ? muon_scratch_bytes(config.channels) : 0);
     plan_set(plan, PLAN_GRAPHS, PLAN_DEVICE, gpt2_graph_bytes(config, settings, layout->size));
-    gpt2_plan_sorted(plan, config, BT);
+    gpt2_plan_sorted(plan, config, settings, BT, T);
     return STATUS_OK;
 }
 
@@ -1005,16 +1036,23 @@ static Status gpt2_allocate_fp8(GPT2* model, size_t BT) {
 static Status gpt2_allocate_training(GPT2* model, size_t BT) {
     GPT2Info* info = &model->info;
     size_t all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
-    size_t buckets = model->plan.rows[PLAN_SORTED].bytes - BT * sizeof(int); // in bytes; the order comes after them
+    const SortedSizes sizes = gpt2_sorted_sizes(info->config, info->settings, BT, info->T);
+    const size_t counts = std::max(info->config.vocab_size, info->T);
     model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
     model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
     model->exchange.received = zeros_alloc(model, PLAN_RECEIVED);
     model->block_sums = zeros_alloc(model, PLAN_BLOCK_SUMS);
     model->muon_scratch = row_alloc(model, PLAN_MUON);
     TRY(status_now());
-    model->token_counts = (int*)malloc_check(info->config.vocab_size * sizeof(int));
-    model->sorted_host.order = (int*)((char*)model->sorted_host.buckets + buckets);
-    model->sorted.order = (int*)((char*)model->sorted.buckets + buckets);
+    model->token_counts = (int*)malloc_check((counts + BT) * sizeof(int));
+    model->token_positions = model->token_counts + counts;
+    for (int on_host = 0; on_host < 2; on_host++) { // both kinds of buckets, then both orders
+        TokenOrder *sorted = on_host ? &model->sorted_host : &model->sorted,
+                   *positions = on_host ? &model->positions_host : &model->positions;
+        positions->buckets = (int2*)((char*)sorted->buckets + sizes.buckets);
+        sorted->order = (int*)((char*)positions->buckets + sizes.position_buckets);
+        positions->order = sorted->order + BT;
+    }
     if (gpt2_has_wte_leaf(info->settings)) {
         model->wte_memory = gpt2_gradients(model, gradient_buffers(info->settings.micro_steps, GPT2_IN_PLACE));
     }
@@ -1037,6 +1075,7 @@ static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
     model->info.losses = (float*)row_alloc(model, PLAN_HOST_LOSSES);
     TRY(status_now());
     model->targets = model->inputs + (size_t)B * T;
+    if (model->info.settings.documents) { model->starts = model->targets + (size_t)B * T; }
     return training ? gpt2_allocate_training(model, (size_t)B * T) : STATUS_OK;
 }
 

@@ -1,5 +1,6 @@
 /*
-The embedding: out[b,t] = wte[token[b,t]] + wpe[t], and its gradients.
+The embedding: out[b,t] = wte[token[b,t]] + wpe[position], and its gradients. A position is that in the row or, with starts,
+in the document.
 
 dwte sums over all positions of the same token. To add in a fixed order without atomics, the host sorts the positions by token
 (a counting sort, microseconds for a batch); each thread block then sums the positions of one token.
@@ -12,23 +13,56 @@ dwte sums over all positions of the same token. To add in a fixed order without 
 #include "column_sum.cuh"
 #include "common.cuh"
 
-__global__ void encoder_forward_kernel(floatX* out, const int* tokens, const floatX* wte, const floatX* wpe, size_t BT,
-                                       int T, int C) {
+// starts (B,T): where the document of each token begins. A separator is the first token of a document; a row begins one. A
+// thread block takes a row, whose starts are a running maximum.
+constexpr int DOCUMENT_THREADS = 256;
+__global__ void __launch_bounds__(DOCUMENT_THREADS)
+    document_starts_kernel(int* starts, const int* tokens, int separator, int T) {
+    __shared__ int of_warp[DOCUMENT_THREADS / WARP_SIZE];
+    const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    const size_t row = (size_t)blockIdx.x * T;
+    int before = 0; // of the tokens before these DOCUMENT_THREADS
+    for (int first = 0; first < T; first += DOCUMENT_THREADS) {
+        const int t = first + threadIdx.x;
+        int start = t < T && tokens[row + t] == separator ? t : 0;
+        for (int n = 1; n < WARP_SIZE; n *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, start, n);
+            if (lane >= n) { start = max(start, other); }
+        }
+        if (lane == WARP_SIZE - 1) { of_warp[warp] = start; }
+        __syncthreads();
+        start = max(start, before);
+        for (int w = 0; w < DOCUMENT_THREADS / WARP_SIZE; w++) {
+            if (w < warp) { start = max(start, of_warp[w]); }
+            before = max(before, of_warp[w]);
+        }
+        if (t < T) { starts[row + t] = start; }
+        __syncthreads(); // of_warp has been read
+    }
+}
+static inline void document_starts(int* starts, const int* tokens, int separator, int B, int T, cudaStream_t stream) {
+    document_starts_kernel<<<B, DOCUMENT_THREADS, 0, stream>>>(starts, tokens, separator, T);
+    cuda_try(cudaGetLastError());
+}
+
+__global__ void encoder_forward_kernel(floatX* out, const int* tokens, const int* starts, const floatX* wte,
+                                       const floatX* wpe, size_t BT, int T, int C) {
     size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
     if (i >= BT * C) { return; }
     size_t bt = i / C;
     int c = i % C;
-    x128 a = load128(wte + (size_t)tokens[bt] * C + c), b = load128(wpe + (bt % T) * C + c), sum;
+    size_t position = bt % T - (starts ? starts[bt] : 0);
+    x128 a = load128(wte + (size_t)tokens[bt] * C + c), b = load128(wpe + position * C + c), sum;
     for (int k = 0; k < x128::size; k++) { sum[k] = (floatX)((float)a[k] + (float)b[k]); }
     store128(out + i, sum);
 }
 
-// out (B,T,C); tokens (B,T); wte (Vp,C); wpe (maxT,C)
-static inline void encoder_forward(floatX* out, const int* tokens, const floatX* wte, const floatX* wpe, int B, int T,
-                                   int C, cudaStream_t stream) {
+// out (B,T,C); tokens (B,T); starts (B,T), or NULL: positions are in the row; wte (Vp,C); wpe (maxT,C)
+static inline void encoder_forward(floatX* out, const int* tokens, const int* starts, const floatX* wte,
+                                   const floatX* wpe, int B, int T, int C, cudaStream_t stream) {
     size_t BT = (size_t)B * T, vectors = BT * C / x128::size;
-    encoder_forward_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(out, tokens, wte, wpe, BT, T,
-                                                                                         C);
+    encoder_forward_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(out, tokens, starts, wte, wpe,
+                                                                                         BT, T, C);
     cuda_try(cudaGetLastError());
 }
 
@@ -88,11 +122,23 @@ static inline void sort_tokens(TokenOrder* sorted, int* counts, const int* token
     for (int i = 0; i < BT; i++) { sorted->order[counts[tokens[i]]++] = i; }
 }
 
-// dwte (Vp,C), dwpe (maxT,C), fp32, +=; dout (B,T,C). `sorted` holds device copies of sort_tokens' arrays.
-static inline void encoder_backward(float* dwte, float* dwpe, const floatX* dout, TokenOrder sorted, int B, int T,
-                                    int C, cudaStream_t stream) {
+// The positions (BT) of tokens (BT) in their documents, on the host: sort_tokens() sorts them, too.
+static inline void document_positions(int* positions, const int* tokens, int separator, int BT, int T) {
+    for (int i = 0; i < BT; i++) { positions[i] = i % T == 0 || tokens[i] == separator ? 0 : positions[i - 1] + 1; }
+}
+
+// dwte (Vp,C), dwpe (maxT,C), fp32, +=; dout (B,T,C). `sorted` holds device copies of sort_tokens' arrays, `positions` those of
+// document_positions(), or unique = 0: positions are in the row.
+static inline void encoder_backward(float* dwte, float* dwpe, const floatX* dout, TokenOrder sorted,
+                                    TokenOrder positions, int B, int T, int C, cudaStream_t stream) {
     size_t vectors = (size_t)T * C / x128::size;
-    encoder_backward_wpe_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(dwpe, dout, B, T, C);
+    if (positions.unique > 0) {
+        dim3 grid(positions.unique, CEIL_DIV(C, COLUMN_SUM_WIDTH));
+        encoder_backward_wte_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(dwpe, dout, positions.buckets,
+                                                                                       positions.order, C);
+    } else {
+        encoder_backward_wpe_kernel<<<(unsigned)CEIL_DIV(vectors, (size_t)256), 256, 0, stream>>>(dwpe, dout, B, T, C);
+    }
     cuda_try(cudaGetLastError());
     dim3 grid(sorted.unique, CEIL_DIV(C, COLUMN_SUM_WIDTH));
     encoder_backward_wte_kernel<<<grid, COLUMN_SUM_WARPS * WARP_SIZE, 0, stream>>>(dwte, dout, sorted.buckets,

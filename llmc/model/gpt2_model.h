@@ -136,7 +136,7 @@ static inline int plan_fits(const GPT2Plan* plan, const GPT2Memory* memory) {
 // ----------------------------------------------------------------------------
 // A model
 
-// How a model computes. The CPU trainer has no master weights, no tf32 and no GELU in epilogues, the GPU trainer no documents.
+// How a model computes. The CPU trainer has no master weights, no tf32 and no GELU in epilogues.
 typedef struct {
     int recompute;      // what the backward pass recomputes instead of keeping: 0 nothing, 1 GELU, 2 also LayerNorm
     int master_weights; // 1: updates act on an fp32 copy of bf16 weights; 0: on the weights, with stochastic rounding

@@ -56,9 +56,9 @@ its command lines work unchanged.
       "tokens of a step, a multiple of B*T: the micro-batches' gradients are accumulated; -1: B*T of each process")    \
     X(max_steps, "-x", "--max-steps", whole, -1, -1, INT_MAX, NULL, FOR_BOTH, RESULT,                                  \
       "steps to train; -1: one epoch")                                                                                 \
-    X(documents, NULL, "--documents", whole, 0, 0, 2, NULL, FOR_CPU, RESULT,                                           \
+    X(documents, NULL, "--documents", whole, 0, 0, 2, NULL, FOR_BOTH, RESULT,                                          \
       "1: attention stays within documents, which begin with <|endoftext|>, or with a newline where tokens are bytes; 2: in validation, too") \
-    X(positions, NULL, "--positions", text, "row", 0, 0, "row|document", FOR_CPU, RESULT,                              \
+    X(positions, NULL, "--positions", text, "row", 0, 0, "row|document", FOR_BOTH, RESULT,                             \
       "with --documents: where positions are counted from")                                                            \
     G(scheduler, "Learning rate and optimizer")                                                                            \
     X(scheduler, "-k", "--scheduler", text, "cosine", 0, 0, "cosine|linear|constant|wsd", FOR_BOTH, RESULT,            \

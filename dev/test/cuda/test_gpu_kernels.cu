@@ -27,6 +27,7 @@
 #include "dev/test/fixtures/unit.h"
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 typedef std::vector<double> Numbers;
@@ -127,58 +128,84 @@ template <class T> static void check_same_bits(const char* what, const Tensor<T>
 
 // ----------------------------------------------------------------------------
 
-static void test_encoder(int B, int T, int C, int V) {
+// The keys (BT) sorted, as a TokenOrder on the device; the last arguments hold its arrays.
+static TokenOrder order_on_device(const std::vector<int>& keys, int most, std::unique_ptr<Tensor<int2>>& d_buckets,
+                                  std::unique_ptr<Tensor<int>>& d_order) {
+    const size_t BT = keys.size();
+    std::vector<int2> buckets(BT + 1);
+    std::vector<int> order(BT), counts((size_t)most);
+    TokenOrder sorted = {buckets.data(), order.data(), 0};
+    sort_tokens(&sorted, counts.data(), keys.data(), (int)BT, most);
+    bool ascending = true;
+    for (int u = 0; u < sorted.unique; u++) {
+        for (int i = buckets[u].y; i < buckets[u + 1].y; i++) {
+            ascending = ascending && keys[order[i]] == buckets[u].x && (i == buckets[u].y || order[i] > order[i - 1]);
+        }
+    }
+    CHECK(ascending && buckets[0].y == 0 && buckets[sorted.unique].y == (int)BT);
+    d_buckets.reset(new Tensor<int2>(buckets.size()));
+    cuda_check(cudaMemcpy(d_buckets->data, buckets.data(), d_buckets->bytes(), cudaMemcpyHostToDevice));
+    d_order.reset(integers(order));
+    return {d_buckets->data, d_order->data, sorted.unique};
+}
+
+// by_documents: positions are counted from the last token 3
+static void test_encoder(int B, int T, int C, int V, bool by_documents = false) {
     size_t BT = (size_t)B * T;
-    std::vector<int> tokens(BT);
+    std::vector<int> tokens(BT), starts(BT), positions(BT);
     for (size_t i = 0; i < BT; i++) { tokens[i] = (int)(i * i * 7 % (size_t)V); } // some occur often, some never
+    for (size_t i = 0; i < BT; i++) {
+        const int t = (int)(i % T);
+        starts[i] = t == 0 ? 0 : by_documents && tokens[i] == 3 ? t : starts[i - 1];
+        positions[i] = t - starts[i];
+    }
     Numbers wte = numbers((size_t)V * C, 1, 1), wpe = numbers((size_t)(T + 3) * C, 1, 2), dout = numbers(BT * C, 1, 3);
     Numbers dwte = numbers((size_t)V * C, 1, 4), dwpe = numbers((size_t)(T + 3) * C, 1, 5), sum_wte(dwte.size()),
-            sum_wpe(dwpe.size()), count_wte(dwte.size()), out(BT * C), bound(BT * C);
+            sum_wpe(dwpe.size()), count_wte(dwte.size()), count_wpe(dwpe.size()), out(BT * C), bound(BT * C);
     for (size_t i = 0; i < dwte.size(); i++) { sum_wte[i] = fabs(dwte[i]); }
     for (size_t i = 0; i < dwpe.size(); i++) { sum_wpe[i] = fabs(dwpe[i]); }
     TensorF d_dwte(dwte), d_dwpe(dwpe), d_dwte_again(dwte), d_dwpe_again(dwpe);
     for (size_t bt = 0; bt < BT; bt++) {
         for (int c = 0; c < C; c++) {
-            size_t i = bt * C + c, w = (size_t)tokens[bt] * C + c, p = bt % T * C + c;
+            size_t i = bt * C + c, w = (size_t)tokens[bt] * C + c, p = (size_t)positions[bt] * C + c;
             out[i] = wte[w] + wpe[p];
             bound[i] = EPS * fabs(out[i]);
             dwte[w] += dout[i], sum_wte[w] += fabs(dout[i]), count_wte[w]++;
-            dwpe[p] += dout[i], sum_wpe[p] += fabs(dout[i]);
+            dwpe[p] += dout[i], sum_wpe[p] += fabs(dout[i]), count_wpe[p]++;
         }
     }
     for (size_t i = 0; i < dwte.size(); i++) { sum_wte[i] *= EPS * count_wte[i]; } // none: must not change at all
-    for (size_t i = 0; i < dwpe.size(); i++) { sum_wpe[i] *= i < (size_t)T * C ? EPS * B : 0.0; }
+    for (size_t i = 0; i < dwpe.size(); i++) { sum_wpe[i] *= EPS * count_wpe[i]; }
 
     Tensor<int>* d_tokens = integers(tokens);
     TensorX d_out(BT * C), d_wte(wte), d_wpe(wpe), d_dout(dout);
-    encoder_forward(d_out.data, d_tokens->data, d_wte.data, d_wpe.data, B, T, C, 0);
+    Tensor<int> d_starts(BT);
+    if (by_documents) {
+        document_starts(d_starts.data, d_tokens->data, 3, B, T, 0);
+        std::vector<int> found(BT);
+        cuda_check(cudaMemcpy(found.data(), d_starts.data, BT * sizeof(int), cudaMemcpyDeviceToHost));
+        CHECK(found == starts);
+        document_positions(found.data(), tokens.data(), 3, (int)BT, T);
+        CHECK(found == positions);
+    }
+    encoder_forward(d_out.data, d_tokens->data, by_documents ? d_starts.data : NULL, d_wte.data, d_wpe.data, B, T, C,
+                    0);
     wait_for_gpu();
     check_rounded("embedding", d_out, out, bound);
 
-    std::vector<int2> buckets(BT + 1);
-    std::vector<int> order(BT), counts((size_t)V);
-    TokenOrder sorted = {buckets.data(), order.data(), 0};
-    sort_tokens(&sorted, counts.data(), tokens.data(), (int)BT, V);
-    bool ascending = true;
-    for (int u = 0; u < sorted.unique; u++) {
-        for (int i = buckets[u].y; i < buckets[u + 1].y; i++) {
-            ascending = ascending && tokens[order[i]] == buckets[u].x && (i == buckets[u].y || order[i] > order[i - 1]);
-        }
-    }
-    CHECK(ascending && buckets[0].y == 0 && buckets[sorted.unique].y == (int)BT);
-    Tensor<int2> d_buckets(buckets.size());
-    cuda_check(cudaMemcpy(d_buckets.data, buckets.data(), d_buckets.bytes(), cudaMemcpyHostToDevice));
-    Tensor<int>* d_order = integers(order);
-    TokenOrder on_device = {d_buckets.data, d_order->data, sorted.unique};
-    encoder_backward(d_dwte.data, d_dwpe.data, d_dout.data, on_device, B, T, C, 0);
-    encoder_backward(d_dwte_again.data, d_dwpe_again.data, d_dout.data, on_device, B, T, C, 0);
+    std::unique_ptr<Tensor<int2>> buckets, position_buckets;
+    std::unique_ptr<Tensor<int>> order, position_order;
+    const TokenOrder by_token = order_on_device(tokens, V, buckets, order);
+    TokenOrder by_position = {NULL, NULL, 0};
+    if (by_documents) { by_position = order_on_device(positions, T, position_buckets, position_order); }
+    encoder_backward(d_dwte.data, d_dwpe.data, d_dout.data, by_token, by_position, B, T, C, 0);
+    encoder_backward(d_dwte_again.data, d_dwpe_again.data, d_dout.data, by_token, by_position, B, T, C, 0);
     wait_for_gpu();
     check_rounded("gradient of wte", d_dwte, dwte, sum_wte);
     check_rounded("gradient of wpe", d_dwpe, dwpe, sum_wpe);
     check_same_bits("gradient of wte again", d_dwte_again, d_dwte.bits());
     check_same_bits("gradient of wpe again", d_dwpe_again, d_dwpe.bits());
     delete d_tokens;
-    delete d_order;
 }
 
 // ----------------------------------------------------------------------------
@@ -1499,6 +1526,7 @@ int main(void) {
     unsetenv("CUDA_LAUNCH_BLOCKING");
     test_kernel_error(); // before the first CUDA call
     for (int C : {K, 5 * K, 33 * K, 768}) { test_encoder(3, 37, C, 251); }
+    for (int T : {1, 37, 255, 256, 257, 1029}) { test_encoder(3, T, 2 * K, T < 100 ? 4 : 251, true); }
     test_encoder(1, 1, K, 1);
     test_encoder(2, 1029, 2 * K, 7); // hundreds of positions of a token
     for (size_t C : {K, 5 * K, 33 * K, 64, 512, 768, 1024, 1280, 1600, 4096, 12288}) {

@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# --documents and --positions of the CPU trainer: what they change and what not, the bits of several processes and of a resumed
-# run, PyTorch on the same batches, and what is refused. In the tests' text tokens are bytes, and a document is a line.
+# --documents and --positions: what they change and what not, the bits of several processes (on a GPU: without graphs) and of a
+# resumed run, PyTorch on the same batches (in fp32), and what is refused. In the tests' text tokens are bytes, and a document
+# is a line.
 #
 #     dev/test/whole/test_documents.sh ./train_gpt2
+#     dev/test/whole/test_documents.sh build/train_gpt2cu_fp32
 #
 # Takes some seconds; writes in $TMPDIR.
 cd "$(dirname "$0")/../../.." || exit 1
 . dev/test/fixtures/unit.sh
 trainer=$1
 write_text
+other=(--processes 2) # another way to the same bits
+exact=()              # GEMMs in fp32 itself
+[[ $trainer == *cu_* ]] && other=(--cuda-graphs 0) exact=(-f 0)
 data=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -b 2 -t 64 -d 256 -l 1e-3 -v 4 -m 2)
 # train NAME FLAG...: eight steps, in the folder $dir/NAME
-train() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 8 -n 4 -o "$dir/$1" "${@:2}" >"$dir/$1.log" 2>&1 || { cat "$dir/$1.log"; return 1; }; }
+train() { "$trainer" "${data[@]}" "${exact[@]}" -e gpt2:l2c64h2t64 -s 0 -x 8 -n 4 -o "$dir/$1" "${@:2}" >"$dir/$1.log" 2>&1 || { cat "$dir/$1.log"; return 1; }; }
 # losses KIND NAME: training (trl) or validation (tel)
 losses() { grep -o "^s:[0-9]* $1:[0-9.]*" "$dir/$2/main.log"; }
 same() { cmp "$dir/$1/model_00000008.bin" "$dir/$2/model_00000008.bin"; }
@@ -28,14 +33,14 @@ first() { losses tel "$1" | head -n 1; }
 check "validation is of rows" test "$(first documents)" = "$(first rows)"
 check "or of documents" test "$(first validation)" != "$(first rows)"
 
-check "two processes" train two --documents 2 --positions document --processes 2
+check "the other way" train two --documents 2 --positions document "${other[@]}"
 check "one" train one --documents 2 --positions document
-check "have the same bits" same one two
+check "has the same bits" same one two
 check "and the same losses" cmp "$dir/one/main.log" "$dir/two/main.log"
 rm -f "$dir"/one/*_00000008*
 check "a resumed run" train one --documents 2 --positions document -y 1
 check "has the same bits, too" same one two
-refuses() { ! "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 "${@:2}" >"$dir/out" 2>&1 && grep -q -- "$1" "$dir/out"; }
+refuses() { ! "$trainer" "${data[@]}" "${exact[@]}" -e gpt2:l2c64h2t64 -s 0 "${@:2}" >"$dir/out" 2>&1 && grep -q -- "$1" "$dir/out"; }
 check "a run of documents does not go on without" refuses "^note: --documents: the checkpoint has 2, this run 0 (changes the result)" \
     -x 12 -n 4 -o "$dir/two" -y 1 --documents 0
 check "--documents 3 is refused" refuses "^error: .*documents" --documents 3
@@ -45,7 +50,9 @@ noted() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 1 --positions docum
 check "--positions alone is noted" noted
 
 # PyTorch: from the weights of before the first step
-if "$python" -c "import torch, numpy" 2>/dev/null; then
+if [[ $trainer == *cu_bf16 ]]; then
+    echo "bf16: documents are not compared with PyTorch"
+elif "$python" -c "import torch, numpy" 2>/dev/null; then
     check "the initial weights" train start -l 0 -x 1 -n 1
     torch() {
         "$python" dev/reference/train_reference.py -e "$dir/start/model_00000001.bin" "${data[@]}" -x 8 --dtype float32 --separator 10 \
