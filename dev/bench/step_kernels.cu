@@ -62,6 +62,7 @@ template <class Launch> static auto operation(Group group, Launch launch) {
 }
 #define OPERATION(id, call) operation(GROUP_##id, [=]() mutable { return call; })
 
+#define document_starts(...) OPERATION(EMBEDDING, (document_starts)(__VA_ARGS__))
 #define encoder_forward(...) OPERATION(EMBEDDING, (encoder_forward)(__VA_ARGS__))
 #define layernorm_forward(...) OPERATION(LAYERNORM, (layernorm_forward)(__VA_ARGS__))
 #define matmul_qkv(...) OPERATION(QKV, (matmul_qkv)(__VA_ARGS__))
@@ -76,7 +77,8 @@ template <class Launch> static auto operation(Group group, Launch launch) {
 #define matmul_input(...) OPERATION(INPUT, (matmul_input)(__VA_ARGS__))
 #define matmul_weight(...) OPERATION(WEIGHT, (matmul_weight)(__VA_ARGS__))
 #define layernorm_backward(...) OPERATION(LAYERNORM_BACKWARD, (layernorm_backward)(__VA_ARGS__))
-#define attention_backward_documents_with_sums(...) OPERATION(ATTENTION_BACKWARD, (attention_backward_documents_with_sums)(__VA_ARGS__))
+#define attention_backward_documents_with_sums(...)                                                                    \
+    OPERATION(ATTENTION_BACKWARD, (attention_backward_documents_with_sums)(__VA_ARGS__))
 #define qkv_bias_backward(...) OPERATION(QKV_BIAS, (qkv_bias_backward)(__VA_ARGS__))
 #define encoder_backward(...) OPERATION(EMBEDDING_BACKWARD, (encoder_backward)(__VA_ARGS__))
 #define sum_losses(...) OPERATION(NORM, (sum_losses)(__VA_ARGS__))
