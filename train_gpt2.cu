@@ -1032,12 +1032,12 @@ static Status gpt2_allocate_fp8(GPT2* model, size_t BT) {
     return STATUS_OK;
 }
 
-// Allocates what training needs beside blocks and activations; BT is the number of tokens of a batch.
-static Status gpt2_allocate_training(GPT2* model, size_t BT) {
+// Allocates what training needs beside blocks and activations, for batches of BT tokens in rows of T.
+static Status gpt2_allocate_training(GPT2* model, size_t BT, int T) {
     GPT2Info* info = &model->info;
     size_t all_losses = (size_t)info->size * (size_t)info->settings.micro_steps;
-    const SortedSizes sizes = gpt2_sorted_sizes(info->config, info->settings, BT, info->T);
-    const size_t counts = std::max(info->config.vocab_size, info->T);
+    const SortedSizes sizes = gpt2_sorted_sizes(info->config, info->settings, BT, T);
+    const size_t counts = std::max(info->config.vocab_size, T);
     model->sorted_host.buckets = (int2*)row_alloc(model, PLAN_HOST_SORTED);
     model->sorted.buckets = (int2*)row_alloc(model, PLAN_SORTED);
     model->exchange.received = zeros_alloc(model, PLAN_RECEIVED);
@@ -1076,7 +1076,7 @@ static Status gpt2_allocate_rest(GPT2* model, int B, int T, int training) {
     TRY(status_now());
     model->targets = model->inputs + (size_t)B * T;
     if (model->info.settings.documents) { model->starts = model->targets + (size_t)B * T; }
-    return training ? gpt2_allocate_training(model, (size_t)B * T) : STATUS_OK;
+    return training ? gpt2_allocate_training(model, (size_t)B * T, T) : STATUS_OK;
 }
 
 Status gpt2_available_memory(GPT2Memory* memory) {
