@@ -125,10 +125,25 @@ static inline void run_start_take_(const RunStart* s, Options* o) {
     run_flags_take(o, &s->before, o->output_dir);
 }
 
+// Rank 0: refuses a typed flag that no resumed run can change, before another check suggests a way around it.
+static inline void run_start_check_fixed_(const RunStart* s, const Options* o) {
+    char before[64], number[64];
+    for (int i = 0; i < NUM_CLI_FLAGS; i++) {
+        const CliFlag* f = &cli_flags[i];
+        const char *name = f->short_name ? f->short_name : f->long_name, *now = cli_value(o, f, number);
+        if (!o->typed[i] || identity_effect_(f) != IDENTITY_FIXED || strcmp(now, "auto") == 0) { continue; }
+        int known = run_identity_value(s->before.text, s->before.text_bytes, f->long_name, before, sizeof(before));
+        if (!known || strcmp(before, now) == 0) { continue; }
+        fatal("-y 1: checkpoint %d in %s was trained with %s %s, and a resumed run cannot change to %s; leave %s out",
+              s->step, o->output_dir, name, before, now, name);
+    }
+}
+
 // Sets the flags that are not typed to those of the run that goes on. Which ones are typed, rank 0 says: their values are the
 // same in all processes. It is the first to take them, and so the one to say what cannot be taken.
 static inline void run_start_take_flags_(RunStart* s, Options* o) {
     int root = comm_rank(s->comm) == 0;
+    if (root) { run_start_check_fixed_(s, o); }
     if (root) { run_start_take_(s, o); }
     run_start_share_(s, o->typed, sizeof(o->typed));
     if (!root) { run_start_take_(s, o); }

@@ -111,7 +111,7 @@ check "to the same files" same muon muon_on
 copy muon muon_adamw 00000004
 for flags in "" --resume-anyway; do
     "$trainer" "${common[@]}" -d $((12 * rows)) -o "$dir/muon_adamw" -y 1 --optimizer adamw $flags >"$dir/stdout" 2>"$dir/stderr"
-    check "AdamW does not go on from there${flags:+, $flags}" grep -q "cannot be resumed with 1 of these settings" "$dir/stderr"
+    check "AdamW does not go on from there${flags:+, $flags}" grep -q "with --optimizer muon, and a resumed run cannot change to adamw" "$dir/stderr"
 done
 
 # What else a run may do beside its steps, or otherwise. A GPU's start takes seconds: not all of it there.

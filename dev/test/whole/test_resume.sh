@@ -84,7 +84,11 @@ check "without it the run goes on" trains -o "$dir/typed" -y 1
 check "to the same files" same whole typed
 check "another model is refused" refused "cannot be resumed with 1 of these settings" -o "$dir/bare" -y 1 -e gpt2:l3c64h2t64
 check "another vocabulary is another model" refused "cannot be resumed with 1 of these settings" -o "$dir/bare" -y 1 --vocab-size 300
-check "another batch is refused" refused "leave their flags out to take the run's own" -o "$dir/bare" -y 1 -b 8 --resume-anyway
+keeps() { echo "checkpoint 20 in $dir/bare was trained with $1, and a resumed run cannot change to $2; leave ${1% *} out"; }
+check "another batch is refused" refused "$(keeps "-b 4" 8)" -o "$dir/bare" -y 1 -b 8 --resume-anyway
+check "also one that does not divide -d" refused "$(keeps "-b 4" 16)" -o "$dir/bare" -y 1 -b 16
+check "and another length" refused "$(keeps "-t 64" 32)" -o "$dir/bare" -y 1 -t 32
+check "-b auto is the run's" trains -o "$dir/bare" -y 1 -b auto
 cp "$dir/text_train.bin" "$dir/elsewhere.bin"
 check "data elsewhere are the same data" trains -o "$dir/bare" -y 1 -i "$dir/elsewhere.bin"
 check "other data are refused" refused "1 of these settings" -o "$dir/bare" -y 1 -i "$dir/text_val.bin" -m 0

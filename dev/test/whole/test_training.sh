@@ -302,9 +302,8 @@ check "the rate's values are said" says "--learning-rate: the checkpoint has 0.0
 check "the steps are said" says "--max-steps: the checkpoint has 40, this run 60"
 check "other data is refused" fails_with "1 of these settings" "${again[@]}" -o "$dir/other" -i "$dir/text_val.bin" -m 0
 check "the data is said" says "note: training-data: the checkpoint has 1 file, "
-check "another batch is refused, whatever is said" fails_with "cannot be resumed with 1 of these settings" "${again[@]}" \
-    -o "$dir/other" -b 8 --resume-anyway
-check "its values are said" says "--batch: the checkpoint has 4, this run 8 (cannot change)"
+check "another batch is refused, whatever is said" fails_with "was trained with -b 4, and a resumed run cannot change to 8" \
+    "${again[@]}" -o "$dir/other" -b 8 --resume-anyway
 check "another model is refused" fails_with "cannot be resumed" "${again[@]}" -o "$dir/other" -e gpt2:l4c64h2t64 --resume-anyway
 check "its sizes are said" says "note: model: the checkpoint has V 256, Vp 256, L 2, NH 2, C 64, maxT 64, this run V 256, Vp 256, L 4"
 if [[ $trainer == *cu_fp32 ]]; then
