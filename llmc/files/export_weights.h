@@ -3,8 +3,9 @@ A model's weights for other programs, by what the target is called:
 
     model.bin            llm.c's file, fp32 or bf16 (model_file.h)
     model.safetensors    one file with Hugging Face's names (hugging_face_weights.h)
-    any other name       a folder for Hugging Face's transformers: model.safetensors, config.json and the tokenizer's files;
-                         transformers takes what config.json does not say from its GPT2Config
+    name, name.v1/       a folder for Hugging Face's transformers: model.safetensors, config.json and the tokenizer's files;
+                         transformers takes what config.json does not say from its GPT2Config. A name that ends like a file of
+                         another format, such as model.pt, is refused unless a '/' says that it is a folder
 
     TRY(export_check(target));                                                  // before the weights are read
     TRY(export_weights(target, params, config, "auto", &tokenizer));
@@ -28,6 +29,12 @@ static inline ExportKind export_kind_(const char* target) {
     return ends_with(target, ".safetensors") ? EXPORT_SAFETENSORS : EXPORT_FOLDER;
 }
 
+// 1 if a target is named like a file of a format that is not written: it ends in a dot and a word.
+static inline int export_is_other_file_(const char* target) {
+    const char *slash = strrchr(target, '/'), *name = slash != NULL ? slash + 1 : target, *dot = strrchr(name, '.');
+    return export_kind_(target) == EXPORT_FOLDER && dot != NULL && dot > name && isalpha((unsigned char)dot[1]);
+}
+
 // 1 if a target is one file of weights, without a tokenizer.
 static inline int export_is_one_file(const char* target) { return export_kind_(target) != EXPORT_FOLDER; }
 
@@ -49,11 +56,15 @@ static inline Status export_make_(const char* folder) {
     return status_fail("--export: cannot create directory %s: %s", folder, strerror(errno));
 }
 
-// Fails if the target would be refused: its name is taken, or its folder is not there or not to be written to.
+// Fails if the target would be refused: its name is taken or of another format, or its folder is missing or read-only.
 static inline Status export_check(const char* target) {
     char path[1024], temporary[1024 + 8];
     status_clear();
     TRY(export_path_(path, target));
+    if (export_is_other_file_(target)) {
+        return status_fail("--export %s: unknown format; name a file .bin (llm.c) or .safetensors, or a folder (%s/)",
+                           target, target);
+    }
     if (name_exists(path)) {
         return status_fail("--export %s is there already, and stays as it is; remove it, or name another", target);
     }

@@ -60,7 +60,7 @@ The command line of generate_gpt2: the table of its flags, of which cli.h makes 
       "answer a file of questions instead, as dev/data/hellaswag.py writes it: the accuracy")                          \
     G(export_to, "Export instead of samples")                                                                          \
     X(export_to, NULL, "--export", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                             \
-      "write the model instead: to a folder for transformers, to FILE.safetensors, or to llm.c's FILE.bin")            \
+      "write the model instead: to a folder for transformers, to FILE.safetensors, or to llm.c's FILE.bin; no other format")            \
     X(export_dtype, NULL, "--export-dtype", text, "auto", 0, 0, "auto|fp32|bf16", FOR_BOTH, FREE,                      \
       "precision of the exported weights; auto: bf16 where nothing is lost, else fp32")
 // clang-format on

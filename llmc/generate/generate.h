@@ -143,8 +143,17 @@ static inline void generate_interactive(GenerateModel* m) {
 
 static inline void generate_export(const GenerateModel* m) {
     const Options* o = m->options;
+    int is_file = export_is_one_file(o->export_to), has_tokenizer = m->tokenizer.ready;
+    if (!is_file && !has_tokenizer) {
+        print_warning(
+            "--export %s: no tokenizer for the model's %d tokens, so the folder has none; --tokenizer names one, "
+            "and python3 dev/data/tokenizer.py writes GPT-2's",
+            o->export_to, m->config.vocab_size);
+    }
     check(export_weights(o->export_to, m->params, m->config, o->export_dtype, &m->tokenizer));
-    if (!o->quiet) { fprintf(stderr, "%s holds the model\n", o->export_to); }
+    if (o->quiet) { return; }
+    fprintf(stderr, "wrote %s%s%s\n", o->export_to, is_file ? "" : ": model.safetensors, config.json",
+            has_tokenizer ? ", tokenizer" : "");
 }
 
 // ----------------------------------------------------------------------------

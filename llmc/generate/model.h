@@ -51,6 +51,7 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
               "--tokenizer names another",
               tokenizer);
     }
+    if (o->export_to != NULL && m->config.vocab_size != BYTE_VOCAB_SIZE && file_missing(tokenizer)) { return; }
     if (o->tokenizer != NULL && m->config.vocab_size == BYTE_VOCAB_SIZE) {
         print_warning("--tokenizer %s is not read: the %d tokens of this model are bytes", tokenizer, BYTE_VOCAB_SIZE);
     }

@@ -162,6 +162,22 @@ static void names_that_cannot_be_are_refused(void) {
     CHECK(refused(unit_path("a/b.bin"), "a/b.bin.tmp|No such file"));
 }
 
+// A folder of that name would surprise whoever expects a file; a '/' says that it is meant.
+static void formats_that_are_not_written_are_refused(void) {
+    static const char* const others[] = {"m.pt", "m.gguf", "m.BIN", "m.safetensor", "m.safetensors.h5", "gpt2.v1"};
+    static const char* const folders[] = {"gpt2.v1/", "gpt2-0.5", ".hidden", "m.", "gpt2.5"};
+    float* params = make_weights(0);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        CHECK(refused(unit_path(others[i]), "unknown format; name a file .bin (llm.c) or .safetensors, or a folder"));
+        CHECK(!file_exists(unit_path(others[i])));
+    }
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        CHECK(export_to(unit_path(folders[i]), params, "auto") == STATUS_OK && folder_exists(unit_path(folders[i])));
+        export_remove_(unit_path(folders[i]));
+    }
+    free(params);
+}
+
 static void a_folder_may_end_in_a_slash(void) {
     float* params = make_weights(0);
     char slashes[1024];
@@ -236,6 +252,7 @@ int main(void) {
     an_export_keeps_the_trained_length();
     nothing_is_overwritten();
     names_that_cannot_be_are_refused();
+    formats_that_are_not_written_are_refused();
     a_folder_may_end_in_a_slash();
     another_export_is_not_disturbed();
     a_write_that_fails_leaves_nothing();

@@ -325,6 +325,17 @@ sed 's/"BPE"/"Unigram"/' "$dir/own/tokenizer.json" >"$dir/own_export/tokenizer.j
 check "weights alone need no tokenizer that is read" test "$(of "$dir/own_export" --export "$dir/own_export.bin" 2>&1)" = ""
 check "and are there" test -s "$dir/own_export.bin"
 
+loud() { "$generate" -e "$1" --export "$2" 2>"$dir/score"; } # what an export says without --quiet
+loud "$model" "$dir/spoken"
+check "an export says what it has written" says "^wrote $dir/spoken: model.safetensors, config.json, tokenizer$"
+loud "$model" "$dir/spoken.bin"
+check "and of one file" same <(echo "wrote $dir/spoken.bin") "$dir/score"
+generate=$(realpath "$generate")
+tiny=$PWD/dev/reference/tiny.bin
+(cd "$dir" && loud "$tiny" mute) # without a gpt2_tokenizer.bin
+check "a folder without a tokenizer is warned of" says "^warning: --export mute: no tokenizer for the model's 251 tokens, so the folder has none; --tokenizer names one"
+check "in no other words" test "$(wc -l <"$dir/score")" -eq 2
+check "and what it has is said" says "^wrote mute: model.safetensors, config.json$"
 of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
 check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"
 of "$model" --tokenizer "$dir/exported" -p int -n 1 >"$dir/plain" 2>"$dir/score"
@@ -387,12 +398,13 @@ bad "$dir/no.bin" --hellaswag "$dir/no.bin"
 bad "--json and --interactive" --json --interactive
 bad "$dir/exported" --export "$dir/exported"
 bad "$dir/exported.bin" --export "$dir/exported.bin"
+bad "--export $dir/new.pt: unknown format" --export "$dir/new.pt"
 for target in none/x none/x.bin none/x.safetensors; do # before weights are read
     check "refused: --export $target" refused "$dir/$target.tmp: No such file" -e "$dir/nothing.bin" --export "$dir/$target"
 done
 bad "--export-dtype int8" --export "$dir/new" --export-dtype int8
 check "text for a vocabulary without a tokenizer" refused tokenizer -e dev/reference/tiny.bin -p x
-# gpt2_tokenizer.bin of another vocabulary than tiny.bin's 96: there for other models
+# gpt2_tokenizer.bin of another vocabulary than tiny.bin's 251: there for other models
 elsewhere() ( # COMMAND...: in a folder that holds one
     cd "$dir/elsewhere" && "$@"
 )
@@ -406,8 +418,6 @@ for name, head, body in (
     with open(os.path.join(sys.argv[1], name), "wb") as f:
         f.write(struct.pack("<256i", *head, *[0] * 252) + body)
 END
-generate=$(realpath "$generate")
-tiny=$PWD/dev/reference/tiny.bin
 check "GPT-2's tokens beside a model of another vocabulary: tokens are scored" elsewhere "$generate" -q -e "$tiny" --perplexity tokens.bin
 check "and text is refused" elsewhere refused "3 tokens, the model's vocabulary has" -e "$tiny" -p x
 full_disk() { "$generate" -q -e "$model" -n 100000000 --overflow slide >/dev/full 2>"$dir/stderr" </dev/null && return 1; grep -q "cannot write to stdout" "$dir/stderr"; }
