@@ -170,9 +170,9 @@ static inline int run_folder_next(const RunFolderScan* scan, int below) {
     return folder_find_(scan, below, folder_complete_);
 }
 
-// The newest step with its DONE and its weights, for callers that need the weights only; -1 if there is none.
-static inline int run_folder_newest_weights(const RunFolderScan* scan) {
-    return folder_find_(scan, INT_MAX, folder_has_weights_);
+// The same for callers that need the weights only: the newest with its DONE and its weights.
+static inline int run_folder_next_weights(const RunFolderScan* scan, int below) {
+    return folder_find_(scan, below, folder_has_weights_);
 }
 
 // 1 if the folder holds files of a checkpoint, whole or not.

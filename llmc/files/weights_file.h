@@ -4,7 +4,7 @@ The weights named on the command line (-e), in any of these formats:
     model.bin             llm.c's and this project's file (model_file.h)
     model.safetensors     Hugging Face's, with config.json in the same folder (hugging_face_weights.h)
     a folder              of Hugging Face: model.safetensors, or model-00001-of-0000N.safetensors and so on, and config.json;
-                          of a run (-o): its newest checkpoint that has its DONE
+                          of a run (-o): its newest checkpoint that has its DONE. weights_load_intact passes over damaged ones
     d12                   none of these: a descriptor of a new model (gpt2.h)
 
 A name without a '/' that parses as a descriptor is one, even if there is a folder of that name; ./d12 is the folder. Functions
@@ -21,6 +21,7 @@ return a Status, with a message that names the file.
 
 typedef struct {
     int is_hugging_face; // 0: `path` is a .bin
+    int step;            // of the checkpoint that `path` is, where a run's folder was named; else -1
     char path[1024];     // of the file, or of Hugging Face's folder
 } WeightsSource;
 
@@ -45,16 +46,16 @@ static inline int weights_is_file(const char* name) {
     return !weights_is_descriptor(name) && folder_exists(name);
 }
 
-// The newest checkpoint of a run's folder that is complete, as far as its weights go.
-static inline Status weights_find_in_run_(WeightsSource* source, const char* folder) {
+// The newest checkpoint below step `below` of a run's folder that is complete, as far as its weights go.
+static inline Status weights_find_in_run_(WeightsSource* source, const char* folder, int below) {
     RunFolderScan scan;
     TRY(run_folder_scan(&scan, folder));
-    int step = run_folder_newest_weights(&scan);
+    source->step = run_folder_next_weights(&scan, below);
     run_folder_scan_free(&scan);
-    if (step < 0) {
+    if (source->step < 0) {
         return status_fail("-e %s: the folder holds no weights, or no complete checkpoint; name " WEIGHTS_HELP, folder);
     }
-    snprintf(source->path, sizeof(source->path), "%s/model_%08d.bin", folder, step);
+    snprintf(source->path, sizeof(source->path), "%s/model_%08d.bin", folder, source->step);
     return STATUS_OK;
 }
 
@@ -66,13 +67,13 @@ static inline Status weights_find_in_folder_(WeightsSource* source, const char* 
     if (source->is_hugging_face) {
         RunFolderScan scan;
         TRY(run_folder_scan(&scan, folder));
-        int has_run = run_folder_newest_weights(&scan) >= 0;
+        int has_run = run_folder_next_weights(&scan, INT_MAX) >= 0;
         run_folder_scan_free(&scan);
         if (!has_run) { return STATUS_OK; }
         return status_fail("%s holds a model of Hugging Face and checkpoints of a run: name the file that is meant",
                            folder);
     }
-    if (!name_exists(pickle)) { return weights_find_in_run_(source, folder); }
+    if (!name_exists(pickle)) { return weights_find_in_run_(source, folder, INT_MAX); }
     return status_fail("%s holds pytorch_model.bin, which is not read here, and no model.safetensors: load it with "
                        "transformers and save it anew",
                        folder);
@@ -82,6 +83,7 @@ static inline Status weights_find_in_folder_(WeightsSource* source, const char* 
 static inline Status weights_find(WeightsSource* source, const char* name) {
     status_clear();
     memset(source, 0, sizeof(*source));
+    source->step = -1;
     if (strlen(name) > 700) { return status_fail("path is longer than 700 bytes: %s", name); }
     if (file_missing(name)) { return status_fail("-e %s: no such file; name " WEIGHTS_HELP, name); }
     strcpy(source->path, name);
@@ -127,18 +129,43 @@ static inline Status weights_read_config(const char* path, GPT2Config* config) {
     return STATUS_OK;
 }
 
+static inline Status weights_load_(float** params, const WeightsSource* source, GPT2Config* config, int* unchecked) {
+    ModelHeader header;
+    *unchecked = 1;
+    if (source->is_hugging_face) { return weights_read_hugging_face_(params, source->path, config); }
+    TRY(gpt2_load_parameters(params, source->path, &header));
+    *config = header.config;
+    *unchecked = !header.has_checksums;
+    return STATUS_OK;
+}
+
 // The weights in fp32, in table order, rows of padding zero; the caller frees them. *unchecked is 1 if no checksum vouches
 // for them. On an error *params is NULL.
 static inline Status weights_load(float** params, const char* path, GPT2Config* config, int* unchecked) {
     WeightsSource source;
-    ModelHeader header;
     *params = NULL;
     TRY(weights_find(&source, path));
-    *unchecked = 1;
-    if (source.is_hugging_face) { return weights_read_hugging_face_(params, source.path, config); }
-    TRY(gpt2_load_parameters(params, source.path, &header));
-    *config = header.config;
-    *unchecked = !header.has_checksums;
+    return weights_load_(params, &source, config, unchecked);
+}
+
+// The same, but of a run's folder the newest checkpoint whose weights are not damaged, as a resumed run takes it, with a
+// warning for each that is passed over. Weights that cannot be opened may be intact: they are an error.
+NOINLINE Status weights_load_intact(float** params, const char* path, GPT2Config* config, int* unchecked) {
+    WeightsSource source, older;
+    *params = NULL;
+    TRY(weights_find(&source, path));
+    while (weights_load_(params, &source, config, unchecked) != STATUS_OK) {
+        char damage[STATUS_BYTES];
+        snprintf(damage, sizeof(damage), "%s", status_message());
+        status_clear();
+        older = source;
+        if (access(source.path, R_OK) != 0 || weights_find_in_run_(&older, path, source.step) != STATUS_OK) {
+            status_clear();
+            return status_fail("%s", damage);
+        }
+        print_warning("%s; taking checkpoint %d instead of %d", damage, older.step, source.step);
+        source = older;
+    }
     return STATUS_OK;
 }
 

@@ -42,7 +42,7 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     if (weights_is_descriptor(o->model)) {
         fatal("-e %s: the weights of a model are needed, " WEIGHTS_HELP "; ./train_gpt2 makes them", o->model);
     }
-    check(weights_load(&m->params, o->model, &m->config, &unchecked));
+    check(weights_load_intact(&m->params, o->model, &m->config, &unchecked));
     m->load_seconds = wall_seconds() - begin;
     if (o->export_to != NULL && export_is_one_file(o->export_to)) { return; } // which has no tokenizer
     const char* tokenizer = generate_tokenizer_path_(o, path, sizeof(path));

@@ -21,6 +21,13 @@ of "$model" -p "int main" -p "// The" -p "" -p static -n 40 --num-samples 2 >"$d
 of "$dir/run" --prompt-file "$dir/prompts" -n 40 --num-samples 2 >"$dir/file"
 "$generate" -q -e "$model" -n 40 --num-samples 2 <"$dir/prompts" >"$dir/stdin"
 check "prompts of a file are those of the flags; a run's folder is its newest checkpoint" same "$dir/flags" "$dir/file"
+mkdir "$dir/damaged"
+cp "$dir"/run/* "$dir/damaged"
+head -c 5000 "$model" >"$dir/damaged/model_00000040.bin"
+true >"$dir/damaged/DONE_00000040"
+of "$dir/damaged" --prompt-file "$dir/prompts" -n 40 --num-samples 2 >"$dir/file" 2>"$dir/stderr"
+check "if that is damaged, the one before" same "$dir/flags" "$dir/file"
+check "which a warning says" grep -q "^warning: $dir/damaged/model_00000040.bin has 5000 bytes, .*; taking checkpoint 30 instead of 40$" "$dir/stderr"
 check "prompts of stdin too" same "$dir/flags" "$dir/stdin"
 check "eight samples" test "$(grep -c '^---$' "$dir/flags")" -eq 7
 check "a prompt is printed before its text" grep -q '^int main' "$dir/flags"
