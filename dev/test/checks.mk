@@ -229,10 +229,18 @@ CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
 GPU_JOBS ?= 3
 asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
 test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
+# A check that does not exist, in CHECKS or as check-NAME
+no_such := import difflib, sys; near = difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1); \
+    sys.exit(f"error: there is no check {sys.argv[1]}; " + "".join(f"did you mean {n}? " for n in near) + "make checks lists them all")
+say_no_such = $(python) -c '$(no_such)' $(1:check-%=%) $(patsubst check-%,%,$(cpu_checks) $(gpu_checks))
+unknown = $(firstword $(foreach c,$(asked),$(if $(filter undefined,$(origin needs_$(c:check-%=%))),$(c))))
+check-%:
+	@$(call say_no_such,$*)
 # under another name, or make -n would run the checks
 make_itself := $(MAKE)
 test-long: export CHECK_TIMEOUT ?= 900
 test test-long:
+	@$(if $(unknown),$(call say_no_such,$(unknown)),:)
 	@MAKE='$(make_itself)' BUILD_JOBS=$(cores) CHECK_JOBS=$(CHECK_JOBS) NOT_HERE='$(not_here)' \
 	    ON_GPU='$(gpu_checks:check-%=%)' GPU_JOBS=$(GPU_JOBS) ALONE='plan_memory_bf16 plan_memory_fp32' \
 	    dev/test/run_checks.sh '$@$(if $(asked), CHECKS=...)' $(or $(asked),$(checks_of_$@))

@@ -202,8 +202,12 @@ check "and how to run the failed ones again" has "again: make test CHECKS='hangs
 check "and sums" grep -q "^make test CHECKS=...: 13 passed, 6 failed, 3 skipped in [0-9]* s$" "$dir/out"
 check "the slowest come first" eval 'grep -A 1 "^the slowest of" "$dir/out" | grep -q " hangs  *[0-9]"'
 check "where none fails, make test succeeds" run_stand_ins "good partly"
-check "a check that does not exist fails" eval '! run_stand_ins "good nonsense"'
-check "by its name" has "    nonsense: what it needs did not build"
+no_such() { # NAMES TEXT: make test ends with this one line, and has run nothing
+    ! run_stand_ins "$1" && [ "$(grep -v '^make: ' "$dir/err")" = "error: there is no check $2" ] && [ ! -s "$dir/out" ]
+}
+check "a check that does not exist is refused, before any runs" no_such "good nonsense" "nonsense; make checks lists them all"
+check "with the one that may be meant" no_such "check-test_com" "test_com; did you mean test_comm? make checks lists them all"
+check "as check-NAME, too" eval '! run_make check-godo && grep -qx "error: there is no check godo; did you mean good? make checks lists them all" "$dir/err"'
 
 # RECORD=1: a row for a run on a GPU of all that make test has
 cat >"$dir/nvidia-smi" <<'EOF'
