@@ -19,6 +19,7 @@ are ever removed.
 #include <limits.h>
 #include <sys/file.h>
 
+#include "llmc/base/regular_file.h"
 #include "llmc/base/utils.h"
 
 typedef struct {
@@ -40,7 +41,7 @@ typedef struct {
 typedef struct {
     char path[1024];
     int exists;        // 0: there is no such folder
-    int log_has_lines; // main.log exists and is not empty
+    int log_has_lines; // main.log exists and has more than the run's id
     FolderFile* files; // (num_files), the newest step first
     size_t num_files;
 } RunFolderScan;
@@ -98,11 +99,25 @@ static inline Status folder_add_(RunFolderScan* scan, const char* name) {
     return STATUS_OK;
 }
 
+// 1 if a log has more than the run's id, its first line. That is all there is of a run that ended before its first step.
+static inline int folder_log_has_lines_(const char* log) {
+    char line[64];
+    struct stat st;
+    FILE* file;
+    if (fopen_regular(&file, &st, log) != STATUS_OK) {
+        status_clear();
+        return stat(log, &st) == 0 && st.st_size > 0;
+    }
+    const char* first = fgets(line, sizeof(line), file);
+    int more = first != NULL && (strncmp(line, "s:0 run:", 8) != 0 || fgets(line, sizeof(line), file) != NULL);
+    fclose(file);
+    return more;
+}
+
 // Lists the files of a run in a folder, which need not exist; run_folder_scan_free frees the list. A folder that cannot be
 // read is an error: to a run that resumes it would look empty.
 static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     char log[1024 + 16];
-    struct stat st;
     struct dirent* entry;
     status_clear();
     memset(scan, 0, sizeof(*scan));
@@ -124,7 +139,7 @@ static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     }
     if (scan->num_files > 0) { qsort(scan->files, scan->num_files, sizeof(FolderFile), folder_compare_); }
     snprintf(log, sizeof(log), "%s/main.log", path);
-    scan->log_has_lines = stat(log, &st) == 0 && st.st_size > 0;
+    scan->log_has_lines = folder_log_has_lines_(log);
     scan->exists = 1;
     return STATUS_OK;
 }

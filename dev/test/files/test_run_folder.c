@@ -135,6 +135,27 @@ static void folders_that_are_none(void) {
     unit_clean();
 }
 
+// A log with the run's id alone is of a run that ended before its first step.
+static void a_log_of_no_step_is_no_run(void) {
+    static const struct {
+        const char* text;
+        int has_lines;
+    } logs[] = {{"", 0},
+                {"s:0 run:7022395793321658704\n", 0},
+                {"s:0 run:7022395793321658704\ns:0 tel:5.5\n", 1},
+                {"s:0 tel:5.5\n", 1}, // llm.c's
+                {"s:20 run:7\n", 1},
+                {"x", 1}};
+    for (size_t i = 0; i < sizeof(logs) / sizeof(logs[0]); i++) {
+        RunFolderScan scan;
+        unit_write(unit_path("main.log"), logs[i].text, strlen(logs[i].text));
+        check(run_folder_scan(&scan, folder()));
+        if (!CHECK(scan.log_has_lines == logs[i].has_lines)) { printf("    %s\n", logs[i].text); }
+        run_folder_scan_free(&scan);
+    }
+    unit_clean();
+}
+
 static int damaged[4]; // steps that `verify` refuses
 
 static Status verify(const char* path, int step) {
@@ -352,6 +373,7 @@ static void others_locks_stay(void) {
 int main(void) {
     names_are_a_runs_or_not();
     folders_that_are_none();
+    a_log_of_no_step_is_no_run();
     the_newest_whole_checkpoint_is_taken();
     what_cannot_be_opened_is_not_passed_over();
     what_a_killed_run_left_goes();

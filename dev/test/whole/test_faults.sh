@@ -115,6 +115,8 @@ check "with its validation" same whole term_last main.log
 check "SIGTERM before the first step" ends term_open term-open@0 0 1 "ending before the first step, nothing to save"
 check "SIGTERM in the first validation" ends term_first term-validation@0 0 1 "$stopped"
 check "saves nothing" has_checkpoints term_first ""
+check "and the run that is started again begins in that folder" well term_first ""
+check "as if it were new" same whole term_first main.log
 check "SIGUSR1 in a step" well usr1 usr1@5
 check "saves its end and goes on" has_checkpoints usr1 "DONE_00000006 "
 for file in model state; do check "SIGUSR1's $file" cmp "$dir/term/${file}"_00000006*.bin "$dir/usr1/${file}"_00000006*.bin; done
