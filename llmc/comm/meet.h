@@ -316,6 +316,15 @@ static inline int comm_say_hello_(CommMeeting* m, int fd, CommWelcome* welcome) 
     return 1;
 }
 
+// Puts what named rank 0's address in front of an error on the way there.
+static inline Status comm_name_origin_(const CommMeeting* m, Status status) {
+    char text[STATUS_BYTES];
+    if (status == STATUS_OK || m->settings.origin == NULL) { return status; }
+    snprintf(text, sizeof(text), "%s", status_message());
+    status_clear();
+    return status_fail("%s: %s", m->settings.origin, text);
+}
+
 // Connects to rank 0 until its welcome is here: where its slots ran out, it closed the connection.
 static inline Status comm_find_root_(CommMeeting* m, struct sockaddr_in root, CommWelcome* welcome) {
     Comm* c = m->c;
@@ -359,7 +368,7 @@ static inline Status comm_meet_root_(CommMeeting* m, struct sockaddr_in root) {
     Comm* c = m->c;
     CommWelcome welcome;
     size_t table = (size_t)c->size * sizeof(struct sockaddr_in);
-    TRY(comm_find_root_(m, root, &welcome));
+    TRY(comm_name_origin_(m, comm_find_root_(m, root, &welcome)));
     if (welcome.text[0] != '\0') { return status_fail("%s", welcome.text); }
     struct sockaddr_in* addresses = (struct sockaddr_in*)malloc_check(table);
     int came = comm_read(c->peers[0].fd[COMM_CONTROL], addresses, table, wall_seconds() + 10.0);
@@ -429,8 +438,9 @@ static inline Status comm_listen_as_root_(CommMeeting* m) {
     if (s->file == NULL && is_local_name) { root.sin_addr.s_addr = htonl(INADDR_ANY); }
     TRY(comm_listen(&m->c->listener, root, m->c->size));
     int here = comm_own_end(m->c->listener).sin_addr.s_addr == root.sin_addr.s_addr;
-    snprintf(m->where, sizeof(m->where), "%.255s port %d%s", s->address, s->port,
-             here ? "" : ", an address that no interface of this machine has");
+    const char* origin = s->origin != NULL ? s->origin : "";
+    snprintf(m->where, sizeof(m->where), "%.100s port %d%s%.200s%s%s", s->address, s->port, origin[0] ? " (" : "",
+             origin, origin[0] ? ")" : "", here ? "" : ", an address that no interface of this machine has");
     return STATUS_OK;
 }
 
@@ -454,7 +464,7 @@ static inline Status comm_meet_all_(CommMeeting* m) {
     struct sockaddr_in root;
     int slot = -1;
     TRY(comm_allow_connections(c->size));
-    TRY(comm_find_address_(m, &root, &slot));
+    TRY(comm_name_origin_(m, comm_find_address_(m, &root, &slot)));
     Status status = c->rank == 0 ? comm_meet_at_root_(m) : comm_meet_root_(m, root);
     if (c->rank == 0 && m->settings.file != NULL) { comm_file_remove(m->settings.file, slot); }
     TRY(status);

@@ -26,6 +26,7 @@ enum { COMM_TEXT_BYTES = 1024 };
 typedef struct {
     int rank, size;
     const char* address;    // of rank 0: a name or an IPv4 address; NULL: one of its machine, which is in `file`
+    const char* origin;     // of the address, for errors, such as "MASTER_ADDR=node-1", or NULL
     int port;               // that rank 0 listens on
     const char* file;       // or NULL: rank 0 writes address, port and a secret into this file
     int listener;           // rank 0: a socket that is listening already, or -1

@@ -254,7 +254,7 @@ static inline Comm* comm_start(const Launch* l, const Options* o) {
     CommSettings s;
     memset(&s, 0, sizeof(s));
     s.rank = l->rank, s.size = l->size;
-    s.address = l->address, s.port = l->port, s.file = l->file, s.listener = l->listener;
+    s.address = l->address, s.origin = l->origin, s.port = l->port, s.file = l->file, s.listener = l->listener;
     s.token = l->token, s.settings = settings, s.reason = reason;
     s.connect_timeout = o->connect_timeout, s.fault_timeout = o->fault_timeout;
     Status status = comm_open(&comm, s);

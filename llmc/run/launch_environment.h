@@ -35,6 +35,7 @@ typedef struct {
     const Launcher* launcher;   // that has started it, or NULL
     const char* how;            // the same as text: "alone", "--gpus", "torchrun", "mpirun", "mpiexec", "srun", "-pn"
     const char* address;        // of rank 0's machine, or NULL
+    const char* origin;         // of the address, for errors, such as "MASTER_ADDR=node-1", or NULL
     const char* file;           // to meet by, or NULL
     const char* token;          // that the processes of this run share
     int port;                   // that rank 0 listens on
@@ -56,7 +57,7 @@ static const Launcher launch_launchers[] = {
 enum { NUM_LAUNCHERS = sizeof(launch_launchers) / sizeof(launch_launchers[0]), LAUNCH_SRUN = 3 };
 
 static inline Launch launch_alone(void) {
-    Launch l = {0, 1, 0, 1, NULL, "alone", NULL, NULL, "", 0, -1};
+    Launch l = {0, 1, 0, 1, NULL, "alone", NULL, NULL, NULL, "", 0, -1};
     return l;
 }
 
@@ -242,9 +243,9 @@ static inline const char* launch_address_(const Launch* l, const Options* o) {
         if (host[0] != '\0') { return host; }
     }
     if (strcmp(l->how, "mpirun") == 0 && launch_mpirun_host(host, sizeof(host))) { return host; }
-    fatal(
-        "%s does not say where rank 0 is; name its machine with -ps, or a folder that all machines share with -pf; %s",
-        l->how, launch_reason(l));
+    fatal("MASTER_ADDR is not set, and %s does not say where rank 0 is; set it to the name of that machine, or name it "
+          "with -ps, or a folder that all machines share with -pf; %s",
+          l->how, launch_reason(l));
 }
 
 // The digest of the ids that the launcher gave the job, the same in all its processes; *known: there are ids. It excludes the
@@ -280,7 +281,7 @@ static inline void launch_meeting_file_(Launch* l, const Options* o) {
 
 // Sets address, port, file and token.
 static inline void launch_meeting_(Launch* l, const Options* o) {
-    static char token[32];
+    static char token[32], origin[600];
     int known;
     uint64_t job = launch_job_digest_(l, &known);
     snprintf(token, sizeof(token), "%016llx", (unsigned long long)job);
@@ -293,7 +294,17 @@ static inline void launch_meeting_(Launch* l, const Options* o) {
         launch_meeting_file_(l, o);
         return;
     }
+    const char* master = launch_text_("MASTER_ADDR");
     l->address = launch_address_(l, o);
+    snprintf(origin, sizeof(origin), "%s%.512s",
+             o->server_ip ? "-ps "
+             : master     ? "MASTER_ADDR="
+                          : "MASTER_ADDR is not set",
+             o->server_ip ? o->server_ip
+             : master     ? master
+                          : "");
+    int named = o->server_ip != NULL || master != NULL || l->launcher == launch_launchers; // torchrun sets it
+    l->origin = named ? origin : NULL;
     // torchrun's agent itself listens on MASTER_PORT if it shares its store with the processes
     const char* agent = launch_text_("TORCHELASTIC_USE_AGENT_STORE");
     int taken = agent != NULL && strchr("Tt1", agent[0]) != NULL;

@@ -139,6 +139,21 @@ static void launchers_are_understood(void) {
     CHECK(meets_at(&l, "head", 4000));
 }
 
+// What named rank 0's address, for errors
+static void an_address_has_an_origin(void) {
+    static const char one_machine[] = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2";
+    Options o = NO_OPTIONS;
+    environment(TORCHRUN);
+    CHECK(strcmp(place(&o).origin, "MASTER_ADDR=10.0.0.3") == 0);
+    environment(one_machine);
+    CHECK(strcmp(place(&o).origin, "MASTER_ADDR is not set") == 0);
+    environment(SRUN);
+    CHECK(place(&o).origin == NULL); // a node of SLURM_STEP_NODELIST
+    o = OPTIONS("-ps", "10.0.0.9");
+    environment(TORCHRUN);
+    CHECK(strcmp(place(&o).origin, "-ps 10.0.0.9") == 0);
+}
+
 // Who was started with another -pn has the same token: it finds the others, which say so.
 static void other_numbers_of_processes_meet(void) {
     char token[64];
@@ -232,7 +247,8 @@ static void contradictions_end_with_one_line(void) {
     REFUSED("RANK=2 WORLD_SIZE=2", "RANK 2|WORLD_SIZE 2", "-b", "1");
     REFUSED("RANK=-1 WORLD_SIZE=2", "RANK|'-1'", "-b", "1");
     REFUSED("RANK=0 WORLD_SIZE=two", "WORLD_SIZE|'two'", "-b", "1");
-    REFUSED("RANK=0 WORLD_SIZE=2", "torchrun|-ps|unset RANK WORLD_SIZE", "-b", "1");
+    REFUSED("RANK=0 WORLD_SIZE=2",
+            "MASTER_ADDR is not set, and torchrun does not say where rank 0 is|-ps|unset RANK WORLD_SIZE", "-b", "1");
     REFUSED("RANK=0", "RANK|WORLD_SIZE", "-b", "1");
     REFUSED("WORLD_SIZE=2", "RANK|WORLD_SIZE", "-b", "1");
     REFUSED("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK", "-b", "1");
@@ -631,6 +647,7 @@ int main(int argc, char** argv) {
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     alone_where_nothing_says_otherwise();
     launchers_are_understood();
+    an_address_has_an_origin();
     other_numbers_of_processes_meet();
     the_place_to_meet_follows_from_the_job();
     slurm_s_lists_are_read();

@@ -272,6 +272,15 @@ check "a rank that is no number" fails_with "RANK" environment "${short[@]}"
 environment=(RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1)
 check "an environment and a flag" fails_with "$flag" environment "${two[@]}"
 check "an environment and other flags" fails_with "-pn" environment "${short[@]}" -pn 3 -pr 0
+environment=(RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=no-such-host.invalid)
+check "rank 0's address, if it has none" fails_with "MASTER_ADDR=no-such-host.invalid: no IPv4 address of no-such-host.invalid, where rank 0 is" \
+    environment "${short[@]}" --connect-timeout 1
+environment=(RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1)
+check "or nobody answers there" fails_with "MASTER_ADDR=127.0.0.1: no connection to 127.0.0.1 port 1 until --connect-timeout" \
+    environment "${short[@]}" --connect-timeout 1
+environment=(RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost)
+check "or nobody comes there" fails_with "can all connect to localhost port 20" environment "${short[@]}" --connect-timeout 1
+check "with what has named it" grep -qF " (MASTER_ADDR=localhost)" "$dir/stderr"
 environment=(OMPI_COMM_WORLD_SIZE=2)
 check "half of mpirun's" fails_with "OMPI_COMM_WORLD_RANK" environment "${short[@]}"
 check "-pn without -pr" fails_with "-pr" "${short[@]}" -pn 2
