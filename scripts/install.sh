@@ -3,6 +3,7 @@
 #
 #     PREFIX=/usr/local DESTDIR= libdir=PREFIX/lib includedir=PREFIX/include scripts/install.sh [--remove]
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 
 prefix=${PREFIX:-/usr/local} root=${DESTDIR:-}

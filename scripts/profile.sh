@@ -3,6 +3,7 @@
 # layers and kernels are NVTX ranges. It trains a small model on this project's own sources; takes a minute, writes
 # build/profile*.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 
 fail() { echo "error: make profile $1" >&2; exit 1; }

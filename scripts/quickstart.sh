@@ -8,13 +8,14 @@
 # is missing is installed, as root or by a sudo that asks no password; NO_INSTALL=1 only names it.
 # Text: TinyShakespeare, from the folder that DATA_MIRROR names or by download; with neither, this project's own sources.
 set -eu
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 
 fail() {
     echo "error: $*" >&2
     exit 1
 }
 
-[ $# = 0 ] || fail "$1: quickstart.sh takes no arguments; its head says what DATA_MIRROR and NO_INSTALL do"
+[ $# = 0 ] || fail "$1: quickstart.sh takes no arguments but --help, which says what DATA_MIRROR and NO_INSTALL do"
 if [ -n "${DATA_MIRROR:-}" ]; then # relative to where the user is
     [ -d "$DATA_MIRROR" ] || fail "DATA_MIRROR=$DATA_MIRROR: no such folder; name one that holds input.txt, or leave it out"
     DATA_MIRROR=$(cd "$DATA_MIRROR" && pwd)

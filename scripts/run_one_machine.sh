@@ -8,6 +8,7 @@
 # Before: make train_gpt2cu; python3 dev/data/fineweb.py (20 GB; --max-shards 11: 2.2 GB); several GPUs need NCCL, which
 # make doctor looks for. Writes log124M: 1.7 GB for each checkpoint, of which two are kept. Takes 30 GB of each GPU's memory.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 trainer=${TRAINER:-./train_gpt2cu}
 if [ ! -x "$trainer" ]; then

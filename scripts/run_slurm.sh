@@ -16,6 +16,7 @@
 #SBATCH --signal=TERM@120
 #SBATCH --output=gpt2-%j.out
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "${SLURM_SUBMIT_DIR:?is not set: start it with sbatch, or with scripts/run_one_machine.sh where there is no Slurm}"
 trainer=${TRAINER:-./train_gpt2cu}
 if [ ! -x "$trainer" ]; then

@@ -15,6 +15,7 @@
 # Costs: about three minutes on an H200; 60 GB of GPU memory, 50 GB of disk in build/checkpoint_cost. COMMIT=<hash> says what is
 # measured where there is no git. Build train_gpt2cu first.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 
 [ $# -gt 0 ] || set -- d12 d48

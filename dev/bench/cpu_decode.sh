@@ -9,6 +9,7 @@
 # machine should be quiet: the load before the start is a column. A PYTHON without PyTorch leaves PyTorch out.
 # llama2.c has no prefill: its prompt is the first token, and its rate that of 255 tokens from there on.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 
 rounds=5
 llama=

@@ -6,6 +6,7 @@
 #
 # Costs about 4 minutes a round on two cores, nearly all of it llm.c's, 7 GB of memory, and 0.5 GB of disk in $TMPDIR.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 
 if [ $# -lt 1 ] || [ ! -f "$1/train_gpt2.c" ] || [ ! -d "$1/llmc" ]; then
     echo "error: usage: $0 path/to/llm.c [rounds]; the path must hold llm.c's train_gpt2.c and llmc/" >&2

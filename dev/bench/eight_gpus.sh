@@ -16,6 +16,7 @@
 # of GPU memory, 12 GB of disk; logs in build/eight_gpus. TRAINER= and OUTPUT= name another trainer and folder of the CSV,
 # COMMIT= what is measured where there is no git.
 set -uo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.." || exit 1
 
 sections=(124M 1558M bits killed)

@@ -17,6 +17,7 @@
 # COMMIT=<hash> says what is measured where there is no git. SHAPES="d12,64,1024 d48,8,1024" and SDPA=cudnn say which rows
 # `speed` and `peers` make. LLMC=<llm.c's train_gpt2cu, built with USE_CUDNN=1> times it too; without it llm.c is left out.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 
 sections=(reference curves speed variants peers bits quickstart)

@@ -7,6 +7,7 @@
 #
 # CC and NVCC name other compilers; NVCC= (empty) skips the .cuh files.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 
 nvcc=${NVCC-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)}

@@ -12,6 +12,7 @@
 #
 # Needs cuobjdump and nvdisasm (CUDA Toolkit; from PyPI: nvidia-cuda-cuobjdump, nvidia-cuda-nvdisasm). Takes seconds.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 
 [ $# -ge 2 ] || { sed -n '2,/^set/{/^#/p}' "$0" >&2; exit 1; }
 before=$1 after=$2 arch=${3:-}

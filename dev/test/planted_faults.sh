@@ -12,6 +12,7 @@
 #
 # Takes about 4 minutes on two cores for the CPU, 8 minutes on 16 cores and an H200 for the GPU; 0.5 GB of disk for each job.
 set -uo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.." || exit 1
 table=$PWD/dev/test/planted_faults.txt
 
@@ -59,7 +60,7 @@ while [ $# -gt 0 ]; do
     --cpu) places+=" cpu" ;;
     --gpu) places+=" bf16 fp32" ;;
     -j) jobs=${2:?-j needs a number}; shift ;;
-    -*) echo "error: $1 is no option; see the head of $0" >&2; exit 1 ;;
+    -*) echo "error: $1: no such option; $0 --help lists them" >&2; exit 1 ;;
     *) names+=("$1") ;;
     esac
     shift

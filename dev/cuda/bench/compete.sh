@@ -18,6 +18,7 @@
 # Time on an H200, about: wgmma 3 minutes, mma 3, flash2 3, naive, flash1 and cublas 4, decode 5; at most 60 GB of GPU memory.
 # Of matmul in bf16, a model of 65536,768: cublaslt 30 s, cublaslt_epilogue 20, wgmma 100; at most 40 GB.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../../.."
 
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2> /dev/null) || gpu= # a failure says why on stdout

@@ -15,6 +15,7 @@
 # for it must see who writes the inputs. The four tools run side by side. A tool that is not done after LIMIT seconds (300)
 # counts as failed.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 limit=${LIMIT:-300}
 cd "$(dirname "$0")/../../.."
 PATH=$PATH:/usr/local/cuda/bin

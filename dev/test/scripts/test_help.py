@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every Python program of the project says what it is, and what each of its options does, when it is asked.
+"""Every Python program of the project says what it is, and what each of its options does, when it is asked; every shell
+script prints its head.
 
 python3 dev/test/scripts/test_help.py
 """
@@ -47,6 +48,24 @@ def test_every_program_has_help(folder):
         if text is not None:
             assert text.startswith(f"usage: {os.path.basename(path)}"), (path, text[:200])
             assert unexplained(text) == [], (path, unexplained(text))
+
+
+SCRIPTS = ["scripts/*.sh", "dev/bench/*.sh", "dev/cuda/bench/*.sh"]
+TEST_SCRIPTS = ["dev/test/planted_faults.sh", "dev/test/compare_sass.sh", "dev/test/check_includes.sh"]
+
+
+def test_every_script_prints_its_head(folder):
+    scripts = [path for pattern in SCRIPTS for path in glob.glob(pattern, root_dir=ROOT)] + TEST_SCRIPTS
+    assert len(scripts) > 15, scripts
+    for script in scripts:
+        path = os.path.join(ROOT, script)
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        head = "".join(line[2:] or "\n" for line in re.match(r"#!.*\n((?:#(?: .*)?\n)+)", text)[1].splitlines(True))
+        assert "--help" in text, script  # else it may do what it is for
+        done = subprocess.run([path, "--help"], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0 and done.stderr == "", (script, done)
+        assert done.stdout == head, (script, done.stdout, head)
 
 
 def test_an_option_without_words_is_found(folder):

@@ -198,7 +198,7 @@ def test_without_git_the_bench_copies_what_is_source(folder):
 
 
 def test_arguments_are_refused(folder):
-    assert "--help: quickstart.sh takes no arguments" in quickstart(folder, "--help", code=1)
+    assert "-x: quickstart.sh takes no arguments but --help" in quickstart(folder, "-x", code=1)
 
 
 def test_what_is_missing_is_named(folder):
