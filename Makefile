@@ -245,7 +245,12 @@ libattention.so: dev/cuda/libattention.cu build/trainer.flags build/attention_bf
 	$(nvcc) -DPRECISION_BF16 $(attention_flags) $(shared_object) -shared -Xlinker -soname=libattention.so,-z,relro,-z,now \
 	    -MMD -MP -MF build/$@.d -MT $@ $< build/attention_bf16.o -o $@ $(strict)
 
--include $(wildcard build/*.d)
+# What was made of a source that has moved since is made again; -MP does the same for headers.
+stale := $(shell grep -oHE '(^| )dev/[^ :]+\.cu?( |$$)' build/*.d 2>/dev/null | while IFS=: read d source; do [ -e $$source ] || echo $$d; done)
+ifneq ($(stale),)
+$(shell sed -s -n '1s/:.*//p' $(stale)): FORCE
+endif
+-include $(filter-out $(stale),$(wildcard build/*.d))
 build/%.d: ; # what a compiler wrote beside a program is not a target of its own
 
 # ----------------------------------------------------------------------------

@@ -161,6 +161,21 @@ check "a variant on tensor cores is in no list of fp32" is "$(grep -B3 -e else b
 cp "$root/dev/cuda/attention/choice.h" dev/cuda/attention && rm dev/cuda/attention_forward_mine.cu
 check "without them all is as before" is "$(variants_of mine)" "0 0 "
 
+# Files that have moved or gone since a program was built
+mkdir -p dev/test/base dev/test/run
+moves() { # FILE: a test of this name is built, moved to another room and built again, without a header that it had
+    local built=build/${1%.*} main='int main(void) { return 0; }'
+    touch dev/test/base/gone.h
+    printf '#include "dev/test/base/gone.h"\n%s\n' "$main" >"dev/test/base/$1"
+    run_make "$built" || return 1
+    rm dev/test/base/gone.h "dev/test/base/$1"
+    echo "$main" >"dev/test/run/$1"
+    touch -r "$built" "dev/test/run/$1" # as git mv leaves it
+    run_make "$built" && grep -q "dev/test/run/$1" "$built.d" && rm "dev/test/run/$1"
+}
+check "a test in C that was moved is built again" moves test_moves.c
+check "one in CUDA, too" moves test_moved.cu
+
 # what make test would run: says TARGET ARGUMENT...
 says() { run_make -n "$@" && tr ' ' '\n' <"$dir/out" | grep '^check-' | sort >"$dir/says"; }
 says_what_is_skipped() { says test gpu=yes "sanitizer=$1" && grep -q "sanitizer checks: no compute-sanitizer here" "$dir/out"; }
