@@ -87,7 +87,7 @@ static inline Status comm_file_wait(const char* path, double deadline, struct so
     int found, port;
     while ((found = comm_file_read_(path, address, &port, secret)) == 0) {
         if (wall_seconds() > deadline && !file_missing(path)) {
-            return status_fail("the rendezvous file %s is not whole; remove it, or name another folder (-pf)", path);
+            return status_fail("the rendezvous file %s is incomplete; remove it, or name another folder (-pf)", path);
         }
         if (wall_seconds() > deadline) {
             return status_fail("rank 0 has not written the rendezvous file %s until --connect-timeout; was it started, "
@@ -226,7 +226,9 @@ static inline void comm_receive_visitors_(CommMeeting* m, CommKind first_kind, C
     }
     for (int i = 0; i < size; i++) {
         if (here[i].revents == 0) { continue; }
-        if (m->fault[0] == '\0') { snprintf(m->fault, sizeof(m->fault), "rank %d has ended while the others came", i); }
+        if (m->fault[0] == '\0') {
+            snprintf(m->fault, sizeof(m->fault), "rank %d ended while the others were connecting", i);
+        }
         close(here[i].fd);
         m->c->peers[i].fd[COMM_CONTROL] = -1;
     }
@@ -253,10 +255,11 @@ static inline Status comm_accept_(CommMeeting* m, int missing, CommKind first_ki
     }
     if (m->fault[0] == '\0' && m->missing > 0) {
         int processes = comm_list_missing_(m, first_kind, absent, sizeof(absent));
-        snprintf(m->fault, sizeof(m->fault),
-                 "%d of %d processes have not come within %g s (--connect-timeout), %s: were all started, and can all "
-                 "connect to %s?",
-                 processes, c->size, m->settings.connect_timeout, absent, where);
+        snprintf(
+            m->fault, sizeof(m->fault),
+            "%d of %d processes did not connect within %g s (--connect-timeout), %s: were all started, and can all "
+            "connect to %s?",
+            processes, c->size, m->settings.connect_timeout, absent, where);
     }
     for (int i = 0; i < m->num_visitors; i++) {
         if (m->fds[i].fd >= 0) { close(m->fds[i].fd); }
@@ -294,7 +297,7 @@ static inline Status comm_meet_at_root_(CommMeeting* m) {
         double soon = wall_seconds() + 5.0;
         int told = fd >= 0 && comm_write(fd, &welcome, sizeof(welcome), soon) &&
                    (met != STATUS_OK || comm_write(fd, addresses, table, soon));
-        if (!told && met == STATUS_OK) { met = status_fail("rank %d has ended while the others came", i); }
+        if (!told && met == STATUS_OK) { met = status_fail("rank %d ended while the others were connecting", i); }
     }
     free(addresses);
     return met;
@@ -355,7 +358,7 @@ static inline Status comm_find_root_(CommMeeting* m, struct sockaddr_in root, Co
         if (said < 0) { return status_fail("what listens on %s is not rank 0 of this program", at); }
         close(*fd);
         *fd = -1;
-        gone = "rank 0 has ended while the others came";
+        gone = "rank 0 ended while the others were connecting";
         if (wall_seconds() > m->deadline) {
             return status_fail("what listens on %s has not answered within %g s (--connect-timeout)", at,
                                m->settings.connect_timeout);
@@ -378,7 +381,7 @@ static inline Status comm_meet_root_(CommMeeting* m, struct sockaddr_in root) {
     }
     c->peers[0].address = root;
     free(addresses);
-    return came ? STATUS_OK : status_fail("rank 0 has ended while the others came");
+    return came ? STATUS_OK : status_fail("rank 0 ended while the others were connecting");
 }
 
 // Connects to the lower ranks, and takes the connections of the higher ones.
@@ -393,7 +396,7 @@ static inline Status comm_connect_all_(CommMeeting* m) {
                           inet_ntoa(c->peers[i].address.sin_addr), ntohs(c->peers[i].address.sin_port));
             TRY(comm_connect(fd, c->peers[i].address, m->deadline, NULL, &m->wait));
             if (!comm_write(*fd, &hello, sizeof(hello), m->deadline)) {
-                return status_fail("rank %d has ended while the others came", i);
+                return status_fail("rank %d ended while the others were connecting", i);
             }
         }
     }

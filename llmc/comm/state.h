@@ -215,7 +215,7 @@ static inline void comm_watch_peer_(Comm* c, int rank, double now) {
     char text[COMM_TEXT_BYTES];
     if (peer->fd[COMM_CONTROL] < 0 || peer->ended) { return; }
     if (!comm_hear_(c, peer) && !peer->ended) {
-        snprintf(text, sizeof(text), "rank %d has ended without a word: its connection closed", rank);
+        snprintf(text, sizeof(text), "rank %d died without an error message: its connection closed", rank);
         comm_record(c, 0, text);
     }
     double silence = now - peer->heard;

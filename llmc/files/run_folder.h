@@ -231,7 +231,7 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
         status_clear();
         if (verify(scan->path, step) == STATUS_OK) { break; }
         folder_check_access_(scan, step);
-        printf("note: passed over checkpoint %d: %s\n", step, status_message());
+        printf("note: skipped checkpoint %d: %s\n", step, status_message());
         if (folder->num_damaged == 0) { snprintf(folder->damage, sizeof(folder->damage), "%s", status_message()); }
         folder->damaged = (int*)realloc(folder->damaged, (size_t)(folder->num_damaged + 1) * sizeof(int));
         if (folder->damaged == NULL) { fatal("out of memory: cannot list damaged checkpoints"); }
@@ -239,7 +239,7 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
     }
     for (int s = INT_MAX; (s = folder_find_(scan, s, folder_is_apart_)) > step;) {
         int has_model = folder_has_(scan, FOLDER_MODEL, s);
-        printf("note: passed over checkpoint %d: %s/%s_%08d%s.bin is not there\n", s, scan->path,
+        printf("note: skipped checkpoint %d: %s/%s_%08d%s.bin is not there\n", s, scan->path,
                has_model ? "state" : "model", s, has_model ? "_00000" : "");
     }
     status_clear();
@@ -378,7 +378,7 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     }
     if (locked <= 0 && fd >= 0) { close(fd); }
     if (locked < 0 && error == EWOULDBLOCK) {
-        return status_fail("-o %s: process %s on %s is at work there (it holds %s); wait for it, or name another "
+        return status_fail("-o %s: process %s on %s is using it (it holds %s); wait for it, or name another "
                            "folder",
                            path, process, host, file);
     }

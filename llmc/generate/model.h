@@ -40,7 +40,8 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     memset(m, 0, sizeof(*m));
     m->options = o;
     if (weights_is_descriptor(o->model)) {
-        fatal("-e %s: the weights of a model are needed, " WEIGHTS_HELP "; ./train_gpt2 makes them", o->model);
+        fatal("-e %s: that describes a new model, without weights; name " WEIGHTS_HELP "; ./train_gpt2 trains one",
+              o->model);
     }
     check(weights_load_intact(&m->params, o->model, &m->config, &unchecked));
     m->load_seconds = wall_seconds() - begin;
@@ -115,7 +116,7 @@ static inline int generate_batch(const GenerateModel* m, size_t all, int most, i
         if (fits || (is_auto && B == 1)) { return B; }
         if (is_auto) { continue; }
         size_t host = plan_bytes(&plan, PLAN_HOST), gpu = plan_bytes(&plan, PLAN_DEVICE);
-        fatal("-b %d: so many sequences of %d tokens take %.0f MiB, more than is free; lower -b or --context", B, T,
+        fatal("-b %d: %d sequences of %d tokens take %.0f MiB, more than is free; lower -b or --context", B, B, T,
               (double)(host > gpu ? host : gpu) / (1 << 20));
     }
 }

@@ -259,7 +259,7 @@ static inline Generation generation_create(const Options* o, Tokenizer* tokenize
     Generation g;
     size_t each = (size_t)o->num_samples, all = size_mul((size_t)prompts->count, each);
     if (all > (size_t)1 << 24) {
-        fatal("%d prompts with %d samples each: 16,777,216 samples are the most", prompts->count, o->num_samples);
+        fatal("%d prompts with %d samples each: the limit is 16,777,216 samples", prompts->count, o->num_samples);
     }
     memset(&g, 0, sizeof(g));
     g.options = o, g.tokenizer = tokenizer, g.decoder = decoder, g.B = B, g.T = T;

@@ -78,8 +78,8 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
         check(token_file_load(&list->ids, &list->count, path, m->config.vocab_size));
         int V = dataloader_vocab_size(path);
         if (V != 0 && V != m->config.vocab_size) {
-            print_warning("%s has tokens of a vocabulary of %d, the model's is %d; are they of its tokenizer?", path, V,
-                          m->config.vocab_size);
+            print_warning("%s has tokens from a vocabulary of %d, the model's has %d; did its tokenizer make them?",
+                          path, V, m->config.vocab_size);
         }
     } else {
         TextBuffer text = {NULL, 0, 0};
@@ -90,7 +90,7 @@ static inline void score_read_(GenerateModel* m, TokenList* list, const char* pa
         text_free(&text);
     }
     if (list->count < 2) {
-        fatal("--perplexity %s: the file has %zu token%s; two at least are needed", path, list->count,
+        fatal("--perplexity %s: the file has %zu token%s; at least two are needed", path, list->count,
               list->count == 1 ? "" : "s");
     }
 }
@@ -125,7 +125,7 @@ static inline void generate_perplexity(GenerateModel* m) {
     }
     size_t scored = list.count - 1;
     double loss = sum / (double)scored, bits = bytes > 0 ? sum / log(2.0) / (double)bytes : 0.0;
-    if (!isfinite(loss)) { fatal("--perplexity %s: the loss is %g; the model's weights are of no use", path, loss); }
+    if (!isfinite(loss)) { fatal("--perplexity %s: the loss is %g; the model's weights are unusable", path, loss); }
     if (m->options->json) {
         printf("{\"file\": ");
         json_write_text(stdout, path, strlen(path));

@@ -27,7 +27,7 @@ static inline void run_doctor_cores_(Doctor* d) {
     double quota = cpu_quota("");
     char of[96] = "without a quota";
     if (quota < (double)cores) {
-        snprintf(of, sizeof(of), "of which the cgroup's quota gives the time of %.3g: %d threads", quota,
+        snprintf(of, sizeof(of), "limited to %.3g by the cgroup's quota: %d threads", quota,
                  cpu_cores_within(cores, quota));
     }
     doctor_row(d, DOCTOR_OK, "cores", NULL, "%d, %s", cores, of);

@@ -156,7 +156,7 @@ static inline const char* launch_reason(const Launch* l) {
     const Launcher* a = l->launcher;
     if (a == NULL && strcmp(l->how, "-pn") != 0) { return NULL; }
     if (a == NULL) {
-        snprintf(reason, sizeof(reason), "-pn %d says that there are so many processes", l->size);
+        snprintf(reason, sizeof(reason), "-pn %d says how many there are", l->size);
     } else {
         snprintf(reason, sizeof(reason),
                  "%s's %s %d and %s %d say that it has started %d processes already; if it did not start this one: "

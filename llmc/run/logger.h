@@ -152,7 +152,7 @@ static inline void logger_note_(Logger* logger, int error) {
         print_warning("cannot write %s: %s; the run continues and keeps its lines", logger->path, strerror(error));
     }
     if (error == 0 && logger->error != 0) {
-        print_warning("%s can be written again; it lacks %zu lines of what came meanwhile", logger->path, logger->lost);
+        print_warning("%s can be written again; %zu lines from the meantime are missing", logger->path, logger->lost);
     }
     logger->error = error;
 }
@@ -199,7 +199,8 @@ static inline void logger_close(Logger* logger) {
     if (logger->active && logger->error != 0) {
         size_t lines = logger->lost;
         for (size_t i = 0; i < logger->pending_bytes; i++) { lines += logger->pending[i] == '\n'; }
-        print_warning("cannot write %s: %s; it lacks the last %zu lines", logger->path, strerror(logger->error), lines);
+        print_warning("cannot write %s: %s; its last %zu lines are missing", logger->path, strerror(logger->error),
+                      lines);
     }
     free(logger->pending);
     logger->pending = NULL, logger->pending_bytes = 0, logger->active = 0;
@@ -214,7 +215,7 @@ static inline int stdout_flush(int* failed) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) { return *failed; }
     if (!*failed) {
-        print_warning("cannot write stdout: %s; the run continues without", strerror(errno ? errno : EIO));
+        print_warning("cannot write stdout: %s; the run continues without it", strerror(errno ? errno : EIO));
     }
     clearerr(stdout);
     *failed = 1;
@@ -277,7 +278,7 @@ static inline void step_log_mend_(const char* flag, const char* path, const char
     free(line);
     if (ferror(file)) { fatal("%scannot read %s: %s", flag, path, strerror(errno)); }
     if (!is_log || (S_ISREG(st.st_mode) && st.st_size - whole > STEP_LOG_LAST_LINE)) {
-        fatal("%s%s: the file is no log of lines; %s", flag, path, way);
+        fatal("%s%s: this is not a log of JSON lines; %s", flag, path, way);
     }
     if (S_ISREG(st.st_mode) && whole < st.st_size && ftruncate(fileno(file), whole) != 0) {
         fatal("%scannot write %s: %s", flag, path, strerror(errno));

@@ -43,7 +43,8 @@ static inline void trainer_note_llmc_(Options* o) {
         memcpy((char*)o + f->offset, (const char*)defaults + f->offset, f->size);
     }
     if (o->zero > 1) {
-        printf("note: -z %d: there is no stage %d of ZeRO; as with -z 1, whose bits are the same\n", o->zero, o->zero);
+        printf("note: -z %d: ZeRO stage %d is not implemented; using -z 1, which gives the same bits\n", o->zero,
+               o->zero);
         o->zero = 1;
     }
 }
@@ -105,7 +106,7 @@ static inline void trainer_check_data_(const Trainer* t) {
     size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
     if (shared == 0) { return; }
     if (shared < t->train.num_shards || shared < t->val.num_shards) {
-        fatal("-i %s and -j %s both take in %s; narrow one, or say -m 0 for no validation", o->train_data, o->val_data,
+        fatal("-i %s and -j %s both match %s; narrow one, or say -m 0 for no validation", o->train_data, o->val_data,
               file);
     }
     printf("note: -i %s and -j %s are the same data: the validation loss says nothing about other text\n",
@@ -116,8 +117,8 @@ static inline void trainer_check_data_(const Trainer* t) {
 static inline void trainer_check_steps_(const Trainer* t) {
     const Options* o = &t->options;
     if (t->num_steps == 0 && o->max_steps == -1) {
-        fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no step; lower -d, or name the steps "
-              "with -x",
+        fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no whole step; lower -d, or set the "
+              "number of steps with -x",
               o->total_batch, t->train.num_tokens, o->train_data);
     }
     if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
@@ -325,8 +326,9 @@ static inline void trainer_warn_of_tokens_(const Trainer* t, GPT2Config config, 
     int V = dataloader_vocab_size(t->options.train_data), is_file = run_start_is_file(&t->start, source);
     if (t->resumed || !is_file || comm_rank(t->comm) > 0) { return; }
     if (V != 0 && V != config.vocab_size) {
-        print_warning("%s has tokens of a vocabulary of %d, and the model in %s one of %d; are they of its tokenizer?",
-                      t->options.train_data, V, source, config.vocab_size);
+        print_warning(
+            "%s has tokens from a vocabulary of %d, that of the model in %s has %d; did its tokenizer make them?",
+            t->options.train_data, V, source, config.vocab_size);
     }
 }
 
@@ -351,8 +353,8 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     }
     if (trainer_has_tokenizer(t)) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
     if (o->documents && !t->tokenizer.ready && V != GPT2_VOCAB_SIZE) {
-        fatal("--documents %d: without a tokenizer of %d tokens nothing says which begins a document; --tokenizer "
-              "names it",
+        fatal("--documents %d: the token that begins a document is unknown without a tokenizer of %d tokens; "
+              "--tokenizer names one",
               o->documents, V);
     }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;

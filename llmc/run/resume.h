@@ -198,7 +198,7 @@ static inline float* run_start_load(const RunStart* s, const char* path, GPT2Con
         GPT2Config found;
         check(weights_load(&params, path, &found, unchecked));
         if (memcmp(&found, &config, sizeof(config)) != 0) {
-            fatal("%s has changed while this run began: it holds a model of other sizes now; start again", path);
+            fatal("%s changed while this run was starting: its model has another size now; start again", path);
         }
     }
     size_t bytes = gpt2_parameters(table, config) * sizeof(float); // bytes read
@@ -224,7 +224,7 @@ static inline int run_start_steps_matter_(const Options* o) {
 // Rank 0: the origin of the initial weights. If their files are gone when the run resumes, the checkpoint's record is used.
 static inline void run_start_origin_(const RunStart* s, const char* path, char* origin, size_t size) {
     if (s->step >= 0 && !file_exists(path)) {
-        printf("note: -e %s: no such file; the checkpoint's weights are taken, whatever it held\n", path);
+        printf("note: -e %s: no such file; the run continues from the checkpoint, without comparing it\n", path);
         run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, size);
         return;
     }
@@ -320,7 +320,7 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     }
     IdentityDifferences d = {0, 0, 0};
     if (s->before.text_bytes == 0) {
-        printf("note: checkpoint %d does not hold the settings of its run: nothing was compared\n", s->step);
+        printf("note: checkpoint %d does not record the settings of its run, so nothing was compared\n", s->step);
     } else {
         d = run_identity_compare(stdout, s->before.text, s->before.text_bytes, &s->identity);
         run_start_compare_steps_(s, o, &d);

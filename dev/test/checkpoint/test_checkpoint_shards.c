@@ -380,7 +380,7 @@ static void a_kill_in_mid_save_leaves_the_last_one(void) {
     for (fault_rank = 0; fault_rank < 3; fault_rank++) {
         char words[64];
         reads_left = 3 + fault_rank;
-        snprintf(words, sizeof(words), "rank %d has ended without a word", fault_rank);
+        snprintf(words, sizeof(words), "rank %d died without an error message", fault_rank);
         run(3, fails_while_saving, NULL);
         for (int rank = 0; rank < 3; rank++) {
             CHECK(rank == fault_rank ? processes[rank].exit_code == -SIGKILL : ended_saying(rank, 1, words));

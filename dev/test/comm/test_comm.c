@@ -336,7 +336,7 @@ static void dies_and_is_judged(Comm* c) {
     check(comm_barrier(c));
     if (comm_rank(c) == 1) { raise(SIGKILL); }
     while (comm_barrier(c) == STATUS_OK) {}
-    _exit(judging < 60 && strstr(status_message(), "rank 1 has ended without a word") ? 0 : 7);
+    _exit(judging < 60 && strstr(status_message(), "rank 1 died without an error message") ? 0 : 7);
 }
 // One connection breaks, and rank 0 knows of no fault.
 static void only_a_connection_breaks(Comm* c) {
@@ -431,7 +431,8 @@ static void a_device_takes_the_place_of_the_sockets(void) {
     run(2, device_is_aborted, NULL);
     CHECK(ended_saying(0, 0, "") && ended_with(1, "the device is broken"));
     run(3, device_fails, NULL);
-    CHECK(ended_with(0, "rank 1 has ended without a word") && ended_with(2, "rank 1 has ended without a word"));
+    CHECK(ended_with(0, "rank 1 died without an error message") &&
+          ended_with(2, "rank 1 died without an error message"));
     run(2, device_abort_hangs, soon);
     CHECK(ended_with(0, "rank 1: the device is broken") && processes[0].ended < SOON);
 }
@@ -439,15 +440,16 @@ static void a_device_takes_the_place_of_the_sockets(void) {
 static void all_end_where_one_does(void) {
     run(4, dies, NULL);
     CHECK(processes[1].exit_code == -SIGKILL);
-    for (int i = 0; i < 4; i++) { CHECK(i == 1 || ended_with(i, "rank 1 has ended without a word")); }
+    for (int i = 0; i < 4; i++) { CHECK(i == 1 || ended_with(i, "rank 1 died without an error message")); }
     run(3, root_dies, NULL);
-    for (int i = 1; i < 3; i++) { CHECK(ended_with(i, "rank 0 has ended without a word")); }
+    for (int i = 1; i < 3; i++) { CHECK(ended_with(i, "rank 0 died without an error message")); }
     run(3, gives_up, NULL);
     for (int i = 0; i < 3; i++) { CHECK(ended_with(i, &"rank 2: no space left on device"[i == 2 ? 8 : 0])); }
     run(3, root_gives_up, NULL);
     for (int i = 0; i < 3; i++) { CHECK(ended_with(i, &"rank 0: no space left on device"[i == 0 ? 8 : 0])); }
     run(3, ends_too_early, NULL);
-    CHECK(ended_with(0, "rank 1 has ended without a word") && ended_with(2, "rank 1 has ended without a word"));
+    CHECK(ended_with(0, "rank 1 died without an error message") &&
+          ended_with(2, "rank 1 died without an error message"));
     run(3, closes_too_early, NULL);
     for (int i = 0; i < 3; i += 2) {
         CHECK(processes[i].exit_code == 1 &&
@@ -457,7 +459,8 @@ static void all_end_where_one_does(void) {
     CHECK(strstr(processes[0].text, " is at another point of the program than rank ") && processes[0].exit_code == 1);
     CHECK(strstr(processes[1].text, " is at another point of the program than rank ") && processes[1].exit_code == 1);
     run(3, background_dies, NULL);
-    CHECK(ended_with(0, "rank 1 has ended without a word") && ended_with(2, "rank 1 has ended without a word"));
+    CHECK(ended_with(0, "rank 1 died without an error message") &&
+          ended_with(2, "rank 1 died without an error message"));
 }
 
 static void waits_end_with_what_is_known(void) {
@@ -514,7 +517,7 @@ static void the_fault_timeout_holds_both(void) {
 
 static void the_first_cause_is_named(void) {
     run(4, one_dies_one_notices, NULL);
-    for (int i = 0; i < 4; i++) { CHECK(i == 1 || ended_with(i, "rank 1 has ended without a word")); }
+    for (int i = 0; i < 4; i++) { CHECK(i == 1 || ended_with(i, "rank 1 died without an error message")); }
     run(5, two_give_up, NULL);
     int named = strstr(processes[0].text, "rank 1: ") != NULL ? 1 : 3;
     char cause[32];
@@ -543,7 +546,7 @@ static void silence_is_a_fault(void) {
 static void who_hangs_is_ended(void) {
     half_path = unit_path("half.bin");
     run(3, hangs, soon);
-    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "rank 2 has ended without a word")); }
+    for (int i = 0; i < 2; i++) { CHECK(ended_with(i, "rank 2 died without an error message")); }
     CHECK(processes[0].ended > 1.5 && processes[0].ended < SOON && processes[1].ended < SOON);
     CHECK(!file_exists(unit_path("half.bin.tmp")) && !file_exists(half_path));
 }

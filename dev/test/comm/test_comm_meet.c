@@ -85,7 +85,7 @@ static void started_alike_or_not_at_all(void) {
           ended_with(1, "two processes were started as rank 1"));
     CHECK(processes[2].exit_code == 1 && strstr(processes[2].text, "two processes were started as rank 1"));
     run(2, barrier, other_job);
-    CHECK(ended_with(0, "1 of 2 processes have not come within 2 s"));
+    CHECK(ended_with(0, "1 of 2 processes did not connect within 2 s"));
     CHECK(ended_with(1, "rank 0 belongs to another job") && processes[1].ended < processes[0].ended);
     run(1, barrier, NULL);
     CHECK(all_ended_well(1));
@@ -141,11 +141,11 @@ static void no_rank_0_is_said(void) {
     CHECK(processes[1].ended < 15.0);
     run(3, barrier, rank_0_ends);
     for (int i = 1; i < 3; i++) {
-        CHECK(ended_with(i, "rank 0 has ended while the others came") && processes[i].ended < 15.0);
+        CHECK(ended_with(i, "rank 0 ended while the others were connecting") && processes[i].ended < 15.0);
     }
     run(3, barrier, rank_1_ends);
-    CHECK(ended_with(0, "rank 1 has ended while the others came") && processes[1].exit_code == -SIGALRM);
-    CHECK(ended_with(2, "rank 1 has ended while the others came"));
+    CHECK(ended_with(0, "rank 1 ended while the others were connecting") && processes[1].exit_code == -SIGALRM);
+    CHECK(ended_with(2, "rank 1 ended while the others were connecting"));
 }
 
 // Rank 0 is known to others by an address that it does not have itself: rank 1 is beside it, rank 2 elsewhere.
@@ -177,13 +177,13 @@ static void rank_0_is_found_by_other_addresses(void) {
     run(3, barrier, as_foreign_address);
     CHECK(all_ended_well(3));
     run(2, barrier, as_foreign_address_alone);
-    CHECK(ended_with(0, "1 of 2 processes have not come within 1 s (--connect-timeout), rank 1: ") &&
+    CHECK(ended_with(0, "1 of 2 processes did not connect within 1 s (--connect-timeout), rank 1: ") &&
           strstr(processes[0].text, "203.0.113.1 port ") &&
           strstr(processes[0].text, ", an address that no interface of this machine has?"));
     run(2, barrier, as_localhost_of_two_jobs); // strangers are not let in there, either
-    CHECK(ended_with(0, "1 of 2 processes have not come") && ended_with(1, "rank 0 belongs to another job"));
+    CHECK(ended_with(0, "1 of 2 processes did not connect") && ended_with(1, "rank 0 belongs to another job"));
     run(2, barrier, as_loopback); // which nobody else can have meant
-    CHECK(ended_with(0, "1 of 2 processes have not come") && ended_with(1, "no connection to 127.0.0.2 port "));
+    CHECK(ended_with(0, "1 of 2 processes did not connect") && ended_with(1, "no connection to 127.0.0.2 port "));
     unlistened = 0;
 }
 
@@ -388,7 +388,7 @@ static void silence_is_said(void) {
     CHECK(ended_with(1, "what listens on 127.0.0.1 port ") &&
           strstr(processes[1].text, "has not answered within 1.5 s (--connect-timeout)"));
     processes[1] = processes[2];
-    CHECK(ended_with(1, "rank 0 has ended while the others came"));
+    CHECK(ended_with(1, "rank 0 ended while the others were connecting"));
 }
 
 // ----------------------------------------------------------------------------
@@ -501,7 +501,7 @@ static void files_of_others_are_refused(void) {
     for (int part = 0; part < 2; part++) { // it is not there, or only a part of it
         if (part) { unit_write(rendezvous, text, strlen(text) - 4); }
         if (!part) { unlink(rendezvous); }
-        CHECK_FATAL(part ? "rank 1|the rendezvous file|rendezvous is not whole; remove it"
+        CHECK_FATAL(part ? "rank 1|the rendezvous file|rendezvous is incomplete; remove it"
                          : "rank 1|rank 0 has not written the rendezvous file|rendezvous|--connect-timeout",
                     {
                         alarm(60); // a wait without an end
@@ -532,7 +532,7 @@ static void processes_meet_by_a_file(void) {
     for (int i = 0; i < 1500 && stat(rendezvous, &st) != 0; i++) { poll(NULL, 0, 10); }
     CHECK((st.st_mode & 0777) == 0600);
     finish(2);
-    CHECK(ended_with(0, "1 of 2 processes have not come") && !file_exists(rendezvous));
+    CHECK(ended_with(0, "1 of 2 processes did not connect") && !file_exists(rendezvous));
 }
 
 int main(void) {

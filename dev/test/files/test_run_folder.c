@@ -198,9 +198,9 @@ static void the_newest_whole_checkpoint_is_taken(void) {
     CHECK(newest(&f, "") == 123456789);
     damaged[0] = 123456789, damaged[1] = 100;
     snprintf(said, sizeof(said),
-             "note: passed over checkpoint 123456789: %s/model_123456789.bin: block 3 is damaged\n"
-             "note: passed over checkpoint 100: %s/model_00000100.bin: block 3 is damaged\n"
-             "note: passed over checkpoint 110: %s/state_00000110_00000.bin is not there\n",
+             "note: skipped checkpoint 123456789: %s/model_123456789.bin: block 3 is damaged\n"
+             "note: skipped checkpoint 100: %s/model_00000100.bin: block 3 is damaged\n"
+             "note: skipped checkpoint 110: %s/state_00000110_00000.bin is not there\n",
              folder(), folder(), folder());
     CHECK(newest(&f, said) == 90);
     CHECK(f.num_damaged == 2 && strstr(f.damage, "model_123456789.bin"));

@@ -292,7 +292,7 @@ static void what_says_that_there_are_others_is_named(void) {
     environment("");
     o = OPTIONS("-pn", "16", "-pr", "11", "-ps", "10.0.0.1");
     l = place(&o);
-    CHECK(strcmp(launch_reason(&l), "-pn 16 says that there are so many processes") == 0);
+    CHECK(strcmp(launch_reason(&l), "-pn 16 says how many there are") == 0);
     o = OPTIONS("-pn", "2");
     l = launch_by_hand(&o, 2);
     CHECK(launch_reason(&l) == NULL); // this program starts them all

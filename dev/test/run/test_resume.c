@@ -296,7 +296,7 @@ static void a_folder_in_use_is_said(void) {
     run(3, resumes, NULL);
     char words[300], host[200] = "";
     gethostname(host, sizeof(host) - 1);
-    snprintf(words, sizeof(words), "process %d on %s is at work there", (int)getpid(), host);
+    snprintf(words, sizeof(words), "process %d on %s is using it", (int)getpid(), host);
     CHECK(ended_saying(0, 1, words) && others_say(3, "rank 0: -o"));
     run_folder_unlock(&held);
     run(2, begins, NULL); // without -y 1

@@ -349,7 +349,7 @@ def full_disk(trial):
     trial.resume(-1)
 
 
-ENDED = r"was killed by signal 9|has ended without a word"
+ENDED = r"was killed by signal 9|died without an error message"
 SILENT = r"has been silent for \d+ s"
 CASES = {
     "the last rank is killed": dies("kill@6", -1, [ENDED]),

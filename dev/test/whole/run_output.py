@@ -193,10 +193,10 @@ def test_a_log_of_the_folder_that_is_no_log(folder):
     with open(f"{run}/main.jsonl", "w", encoding="utf-8") as f:
         f.write("mine\n")
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
-    assert done.stderr == f"error: {run}/main.jsonl: the file is no log of lines; move it away\n", done.stderr
+    assert done.stderr == f"error: {run}/main.jsonl: this is not a log of JSON lines; move it away\n", done.stderr
     unit.write(f"{run}/main.jsonl", '{"a":"' + "x" * (1 << 20) + '"}')  # a file of JSON in one line
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
-    assert "the file is no log of lines" in done.stderr and os.path.getsize(f"{run}/main.jsonl") > 1 << 20, done.stderr
+    assert "not a log of JSON lines" in done.stderr and os.path.getsize(f"{run}/main.jsonl") > 1 << 20, done.stderr
     os.remove(f"{run}/main.jsonl")
     os.mkfifo(f"{run}/main.jsonl")
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)

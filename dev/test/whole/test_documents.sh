@@ -44,7 +44,7 @@ refuses() { ! "$trainer" "${data[@]}" "${exact[@]}" -e gpt2:l2c64h2t64 -s 0 "${@
 check "a run of documents does not go on without" refuses "^note: --documents: the checkpoint has 2, this run 0 (changes the result)" \
     -x 12 -n 4 -o "$dir/two" -y 1 --documents 0
 check "--documents 3 is refused" refuses "^error: .*documents" --documents 3
-check "a vocabulary without a tokenizer is refused" refuses "^error: --documents 1: without a tokenizer of 300 tokens" \
+check "a vocabulary without a tokenizer is refused" refuses "^error: --documents 1: the token that begins a document is unknown without a tokenizer of 300 tokens" \
     --vocab-size 300 --documents 1
 noted() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 1 --positions document 2>&1 | grep -q "positions.*without --documents"; }
 check "--positions alone is noted" noted

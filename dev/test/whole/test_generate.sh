@@ -363,7 +363,7 @@ bad() { check "refused: ${*:2}" refused "$1" -e "$model" "${@:2}"; }
 check "another kind of tokenizer is refused by its name" refused "model Unigram is not read: only byte-level BPE" -e "$dir/own_export" -p the
 check "no model" refused "-e $dir/nothing.bin: no such file; name a .bin" -e "$dir/nothing.bin"
 check "no folder" refused "-e nothing: no such file; name a .bin or .safetensors file" -e nothing
-check "a descriptor" refused "-e d12: the weights of a model are needed" -e d12
+check "a descriptor" refused "-e d12: that describes a new model, without weights; name a .bin" -e d12
 mkdir "$dir/empty"
 check "an empty folder" refused "-e $dir/empty: the folder holds no weights" -e "$dir/empty"
 head -c 5000 "$model" >"$dir/short.bin"
@@ -396,8 +396,8 @@ bad "--tokenizer $dir/no.bin" --tokenizer "$dir/no.bin" -p x
 bad "--perplexity and --hellaswag: choose one" --perplexity "$dir/text.md" --hellaswag "$dir/hellaswag.bin"
 bad "--prompt and --perplexity" --perplexity "$dir/text.md" -p x
 bad "cannot open $dir/no.txt" --perplexity "$dir/no.txt"
-bad "the file has 0 tokens; two at least" --perplexity "$dir/nothing.txt"
-bad "the file has 1 token; two at least" --perplexity "$dir/one.txt"
+bad "the file has 0 tokens; at least two" --perplexity "$dir/nothing.txt"
+bad "the file has 1 token; at least two" --perplexity "$dir/one.txt"
 bad "model_00000030.bin" --perplexity "$model"
 bad "--stride 65: windows have 64 tokens" --perplexity "$dir/text.md" --stride 65
 bad "--stride 5: it is for --perplexity" --stride 5

@@ -359,7 +359,7 @@ pair step -y 1 --
 check "one that does not resume" refused step "rank 1" resume
 tcp
 meet+=(--connect-timeout 1)
-check "rank 0 alone" fails_with "1 of 2 processes have not come within 1 s (--connect-timeout)" "${short[@]}" -d $((4 * rows)) -pn 2 -pr 0 "${per_node[@]}" "${meet[@]}"
+check "rank 0 alone" fails_with "1 of 2 processes did not connect within 1 s (--connect-timeout)" "${short[@]}" -d $((4 * rows)) -pn 2 -pr 0 "${per_node[@]}" "${meet[@]}"
 check "rank 1 alone" fails_with "127.0.0.1" "${short[@]}" -d $((4 * rows)) -pn 2 -pr 1 "${per_node[@]}" "${meet[@]}"
 echo "somebody else's" >"$dir/meet/other"
 meet=(-pi fs -pf "$dir/meet" --connect-timeout 2)

@@ -183,7 +183,7 @@ check "is noted" says "without --optimizer muon"
 
 # tokens of another vocabulary than the model's
 check "a model of 300 tokens" trains "${run[@]}" -s 0 -x 2 -n 2 --vocab-size 300 -o "$dir/wide"
-warned() { "$trainer" "${run[@]}" "$@" >"$dir/out" 2>&1; grep -q "^warning: .*text_train.bin has tokens of a vocabulary of 256, and the model in .* one of 300" "$dir/out"; }
+warned() { "$trainer" "${run[@]}" "$@" >"$dir/out" 2>&1; grep -q "^warning: .*text_train.bin has tokens from a vocabulary of 256, that of the model in .* has 300" "$dir/out"; }
 check "trained on bytes: warned of" warned -e "$dir/wide/model_00000002.bin" -x 1
 check "but not when it is resumed" trains -s 0 -o "$dir/wide" -y 1 -x 3
 check "no weights of this name" refused "gpt2xl is no file or folder of weights, and no model descriptor" "${run[@]}" -e gpt2xl

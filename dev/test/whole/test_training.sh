@@ -332,7 +332,7 @@ touch "$dir/damaged/"{DONE_00000030,model_00000060.bin.tmp,my.tmp} # what a kill
 head -c 2000 "$dir/whole/model_00000020.bin" >"$dir/damaged/model_00000050.bin"
 check "a run resumes from the newest whole checkpoint" run damaged "${again[@]}"
 cp "$dir/damaged.log" "$dir/stdout"
-check "the damaged one is said" says "note: passed over checkpoint 40: $dir/damaged/state_00000040_00000.bin: "
+check "the damaged one is said" says "note: skipped checkpoint 40: $dir/damaged/state_00000040_00000.bin: "
 check "leftovers are said" test "$(grep -c '^note: removed ' "$dir/stdout")" = 3
 touch "$dir/whole/my.tmp"
 check "they have gone, others have not" test "$(cd "$dir/damaged" && echo *)" = "$(cd "$dir/whole" && echo *)"
@@ -343,7 +343,7 @@ done
 copy apart 00000020 00000040
 mv "$dir/apart/model_00000040.bin" "$dir/my_model.bin"
 check "a checkpoint whose model was moved is passed over" run apart "${again[@]}"
-check "that is said" grep -qF "note: passed over checkpoint 40: $dir/apart/model_00000040.bin is not there" "$dir/apart.log"
+check "that is said" grep -qF "note: skipped checkpoint 40: $dir/apart/model_00000040.bin is not there" "$dir/apart.log"
 check "nothing of it is removed" without_removal "$dir/apart.log"
 copy only 00000040
 mv "$dir/only/model_00000040.bin" "$dir/my_model.bin"
@@ -409,19 +409,19 @@ check "its log is whole" same whole limited main.log
 "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" >/dev/full 2>"$dir/stderr"
 check "a full disk under stdout does not end a run" test $? -eq 0
 check "it is said once" test "$(cat "$dir/stderr")" = \
-    "warning: cannot write stdout: No space left on device; the run continues without"
+    "warning: cannot write stdout: No space left on device; the run continues without it"
 head -c 1M /dev/zero >"$dir/1M"
 (ulimit -f 1024; "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 >>"$dir/1M" 2>"$dir/stderr")
 check "nor does a limit on the size of files" test $? -eq 0
 check "it is said once" test "$(cat "$dir/stderr")" = \
-    "warning: cannot write stdout: File too large; the run continues without"
+    "warning: cannot write stdout: File too large; the run continues without it"
 { "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/pipe" 2>"$dir/stderr"; echo $? >"$dir/code"; } | true
 check "nor does a pipe that nobody reads" test "$(cat "$dir/code")" = 0
 check "its log is whole" same full pipe main.log
 "$trainer" "${common[@]}" -e $model -s 0 -n 0 -x 3 -o "$dir/full" --overwrite >&- 2>"$dir/stderr"
 check "nor a stdout that is closed, and nothing is printed into another file" test $? -eq 0
 check "it is said at once" test "$(cat "$dir/stderr")" = \
-    "warning: cannot write stdout: Bad file descriptor; the run continues without"
+    "warning: cannot write stdout: Bad file descriptor; the run continues without it"
 
 check "an unknown flag" fails_with "--frobnicate" --frobnicate 1
 check "a missing value" fails_with "-b needs a value; ./train_gpt2" -b
@@ -487,9 +487,9 @@ check "a rate of 0 in fp32" fails_with "-l 1e-50" "${short[@]}" -l 1e-50
 check "a clip of 0 in fp32" fails_with "--grad-clip 1e-50" "${short[@]}" --grad-clip 1e-50
 check "an epoch without a step" fails_with "-d 16777216 is more than" "${short[@]}" -d 16777216 -x -1
 check "decay that takes every weight" fails_with "-l 2 times -c 0.5" "${short[@]}" -l 2 -c 0.5
-check "-i takes in the validation file" fails_with "both take in $dir/glob/text_val.bin" "${short[@]}" \
+check "-i takes in the validation file" fails_with "both match $dir/glob/text_val.bin" "${short[@]}" \
     -i "$everything" -j "$dir/glob/text_val.bin"
-check "-j takes in the training file" fails_with "both take in $dir/glob/text_train.bin" "${short[@]}" \
+check "-j takes in the training file" fails_with "both match $dir/glob/text_train.bin" "${short[@]}" \
     -i "$dir/glob/text_train.bin" -j "$everything"
 check "without a validation it may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/text_val.bin" -m 0 >/dev/null
 check "overfitting may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/text_val.bin" -a 1 >/dev/null
@@ -523,7 +523,7 @@ check "-h 1 without its file" elsewhere "-h 1 has no effect: there is no dev/dat
 check "has a validation" grep -q '^val loss' "$dir/stdout"
 check "and no HellaSwag" test "$(grep -c '^HellaSwag: ' "$dir/stdout")" -eq 0
 check "-h 1 without a file that is named" fails_with "$dir/none.bin: no such file" "${short[@]}" -h 1 --hellaswag-data "$dir/none.bin"
-check "-z 3 is -z 1" notes "-z 3: there is no stage 3 of ZeRO; as with -z 1" "${short[@]}" -z 3
+check "-z 3 is -z 1" notes "-z 3: ZeRO stage 3 is not implemented; using -z 1" "${short[@]}" -z 3
 if [[ $trainer == *cu* ]]; then
     check "--processes is the CPU trainer's" fails_with "--processes is the CPU trainer's" "${short[@]}" --processes 2
     if "$trainer" "${short[@]}" --fp8 1 --plan >/dev/null 2>&1; then
