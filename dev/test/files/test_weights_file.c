@@ -658,12 +658,13 @@ static void a_run_s_folder_gives_its_newest_checkpoint(void) {
     free(loaded);
     unit_flip(unit_path("model_00000020.bin"), 8 * 5000);
     CHECK(refuses(folder(), "model_00000020.bin: bytes"));
-    CHECK(weights_load_intact(&loaded, folder(), &found, &unchecked) == STATUS_OK && same_config(found));
-    CHECK(memcmp(loaded, older, num_params * sizeof(float)) == 0 && unchecked == 0);
-    free(loaded);
-    CHECK(weights_load_intact(&loaded, unit_path("model_00000020.bin"), &found, &unchecked) == STATUS_ERROR);
+    float* intact = NULL;
+    CHECK(weights_load_intact(&intact, folder(), &found, &unchecked) == STATUS_OK && same_config(found));
+    CHECK(memcmp(intact, older, num_params * sizeof(float)) == 0 && unchecked == 0);
+    free(intact);
+    CHECK(weights_load_intact(&intact, unit_path("model_00000020.bin"), &found, &unchecked) == STATUS_ERROR);
     unit_flip(unit_path("model_00000010.bin"), 8 * 6000);
-    CHECK(weights_load_intact(&loaded, folder(), &found, &unchecked) == STATUS_ERROR && loaded == NULL);
+    CHECK(weights_load_intact(&intact, folder(), &found, &unchecked) == STATUS_ERROR && intact == NULL);
     CHECK(strstr(status_message(), "model_00000010.bin: bytes") != NULL);
     make_tensors(WEIGHTS_FP32, "");
     write_tensors(model(), 0, num_tensors, 1);
