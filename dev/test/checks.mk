@@ -111,11 +111,11 @@ slow_units := test_decode_step test_libattention test_bench
 $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),cpu $(if $(filter $(slow_units),$(notdir $(t))),slow),$(t),$(t)))
 $(foreach t,$(gpu_unit_tests),$(call \
     check,$(notdir $(t)),gpu $(if $(filter $(early_units),$(notdir $(t))),early) $(if $(filter %pairs_fp32,$(t)),long),$(t),$(t)))
-early_sanitized := test_gpt2 test_several_processes
+early_sanitized := test_gpt2 test_several_processes test_comm_meet test_comm
 $(foreach t,test_gpt2 $(filter-out test_libattention,$(notdir $(unit_tests))),$(call \
     check,sanitized-$(t),cpu long $(if $(filter $(early_sanitized),$(t)),early),build/sanitized/$(t),build/sanitized/$(t)))
 $(foreach t,test_checkpoint_writer test_checkpoint_shards test_comm test_weights_file,$(call \
-    check,tsan-$(t),cpu long $(if $(filter %shards,$(t)),early),build/tsan/$(t),build/tsan/$(t)))
+    check,tsan-$(t),cpu long $(if $(filter %shards %comm,$(t)),early),build/tsan/$(t),build/tsan/$(t)))
 
 # Scripts
 # PyTorch may be Debian's (apt-get install python3-torch), which python3 need not be
