@@ -8,8 +8,9 @@
 # A point's name is its optimizer, tokens of a step in thousands, learning rate and what differs from cosine to 0 with 10% of
 # warm-up and a decay of .1. Its steps have as many rows as a GPU takes at once.
 set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
-[ $# -ge 3 ] || { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \?//' >&2; exit 1; }
+[ $# -ge 3 ] || { echo "error: tune.sh needs training tokens, validation tokens and a CSV; --help explains them" >&2; exit 1; }
 train=$1 val=$2 output=$3 only=${4:-}
 tokens=50331648 arms=()
 

@@ -7,9 +7,10 @@
 # Programs are built once, before the copies. Appends the rows, and leaves what was printed in build/rows. Exit code 1 where a
 # test failed. ROWS="two load" runs these alone.
 set -uo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.." || exit 1
 load_seconds=${1:-300}
-[[ $load_seconds =~ ^[1-9][0-9]*$ ]] || { sed -n '2,/^set/p' "$0" | sed '$d; s/^# \?//' >&2; exit 1; }
+[[ $load_seconds =~ ^[1-9][0-9]*$ ]] || { echo "error: gpu_rows.sh: LOAD_SECONDS is a number of seconds, not $load_seconds" >&2; exit 1; }
 real=$(command -v nvidia-smi) || { echo "error: gpu_rows.sh: no nvidia-smi here, and the rows are of GPUs" >&2; exit 1; }
 count=$("$real" -L | grep -c '^GPU')
 [ "$count" -ge 4 ] || { echo "error: gpu_rows.sh: $count GPUs here, it takes four; RECORD=1 make test serves any number" >&2; exit 1; }

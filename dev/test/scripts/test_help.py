@@ -51,7 +51,12 @@ def test_every_program_has_help(folder):
 
 
 SCRIPTS = ["scripts/*.sh", "dev/bench/*.sh", "dev/cuda/bench/*.sh"]
-TEST_SCRIPTS = ["dev/test/planted_faults.sh", "dev/test/compare_sass.sh", "dev/test/check_includes.sh"]
+TEST_SCRIPTS = [
+    "dev/test/planted_faults.sh",
+    "dev/test/compare_sass.sh",
+    "dev/test/check_includes.sh",
+    "dev/test/gpu_rows.sh",
+]
 
 
 def test_every_script_prints_its_head(folder):
