@@ -126,10 +126,9 @@ static int gpt2_capability(void) {
     return code.capability;
 }
 
-// The context of the GEMM groups, and in fp8 that of those of a layer
+// The context of the GEMM groups of a layer
 static MatmulGroups gpt2_groups(GPT2* model, void* scratch, int fp8, int layer) {
-    model->fp8.layer = layer;
-    return {{&model->matmul, scratch}, gpt2_capability(), model->stream, fp8 ? &model->fp8 : NULL};
+    return {{&model->matmul, scratch}, gpt2_capability(), model->stream, fp8 ? &model->fp8 : NULL, layer, 0};
 }
 
 // ----------------------------------------------------------------------------
@@ -182,14 +181,14 @@ static void gpt2_begin_fp8(GPT2* model) {
     cuda_try(cudaMemsetAsync(f->amax, 0, fp8_delayed(f->layers) * sizeof(float), model->stream));
     cuda_try(cudaMemsetAsync(f->weight_amax, 0, weights * sizeof(float), model->stream));
     for (bool collect : {true, false}) {
-        for (f->layer = 0; f->layer < f->layers; f->layer++) {
-            const ParameterTensors w = gpt2_layer_parameters(model, f->layer);
-            fp8_weight(f, collect, w.qkvw, C, 3 * C, model->stream);
-            fp8_weight(f, collect, w.attprojw, C, C, model->stream);
-            fp8_weight(f, collect, w.fcw, C, 4 * C, model->stream);
-            fp8_weight(f, collect, w.fcprojw, 4 * C, C, model->stream);
+        for (int i = 0; i < f->layers; i++) {
+            const ParameterTensors w = gpt2_layer_parameters(model, i);
+            fp8_weight(f, i, collect, w.qkvw, C, 3 * C, model->stream);
+            fp8_weight(f, i, collect, w.attprojw, C, C, model->stream);
+            fp8_weight(f, i, collect, w.fcw, C, 4 * C, model->stream);
+            fp8_weight(f, i, collect, w.fcprojw, 4 * C, C, model->stream);
         }
-        fp8_weight(f, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
+        fp8_weight(f, f->layers, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
         if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, -1, model->stream); }
     }
     model->fp8_begins = 0;
@@ -216,7 +215,7 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     layernorm_forward(ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
-        model->fp8.layer = i;
+        groups.layer = i;
         // residual2 = inp + attproj(attention(ln1(inp)));  ln2 of it
         matmul_qkv(&groups, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C);
         attention_forward_documents(y.atty, y.l, y.m, y.qkv, model->documents, B, T, NH, HS, stream);
@@ -469,13 +468,12 @@ static void gpt2_backward_logits_fp8(GPT2* model, float* dwte, int accumulate, f
     MatmulGroups groups = gpt2_groups(model, a.scratch, 1, c.num_layers);
     for (int row = 0; row < BT; row += rows) {
         const size_t at = (size_t)row * C;
-        model->fp8.row = row;
+        groups.row = row;
         matmul_classifier(&groups, a.output, NULL, a.losses + row, a.lnf + at, model->params.wte, model->targets + row,
                           gradient_scale, rows, C, c.vocab_size, Vp);
         matmul_weight(&groups, dwte, a.output, a.lnf + at, accumulate || row > 0, rows, C, Vp);
         matmul_input(&groups, a.dbtc + at, a.output, model->params.wte, rows, C, Vp);
     }
-    model->fp8.row = 0;
 }
 
 // Sums the micro-batch's losses; after the last one sets loss_scale and, with one process, computes the step's loss.

@@ -1,7 +1,7 @@
 /*
 What a training step consists of: its operations by group, each group timed with its energy, and the GEMMs alone.
 
-    build/step_kernels d12 64 [T]          one micro-step of 64 rows of T=1024 random tokens, -r 0; 15 s on an H200
+    build/step_kernels d12 64 [T]          one micro-step of 64 rows of T=1024 random tokens, -r 0; d12+fp8 with --fp8 1
 
 The operations of train_gpt2.cu are wrapped below: while one step runs, each is kept with its arguments. So a group can run
 again by itself, over all layers, as can the step and, instead of it, plain GEMMs of its sizes. All are CUDA graphs, steady as
@@ -86,6 +86,10 @@ template <class Launch> static auto operation(Group group, Launch launch) {
 #define block_squares(...) OPERATION(NORM, (block_squares)(__VA_ARGS__))
 #define norm_of_blocks(...) OPERATION(NORM, (norm_of_blocks)(__VA_ARGS__))
 #define adamw_update(...) OPERATION(ADAMW, (adamw_update)(__VA_ARGS__))
+// in fp8 the weights are quantised once an update
+#define fp8_weight(...) OPERATION(ADAMW, (fp8_weight)(__VA_ARGS__))
+#define scales_of(...) OPERATION(ADAMW, (scales_of)(__VA_ARGS__))
+#define fp8_next_scales(...) OPERATION(ADAMW, (fp8_next_scales)(__VA_ARGS__))
 #include "train_gpt2.cu"
 #undef matmul_backward_weight
 #undef matmul_backward_input
@@ -126,10 +130,13 @@ struct StepModel {
     int B, T;
     std::vector<int> inputs, targets;
 
-    StepModel(const char* descriptor, int B, int T) : B(B), T(T), inputs((size_t)B * T), targets(inputs) {
+    // descriptor: d12, or d12+fp8
+    StepModel(const std::string& descriptor, int B, int T) : B(B), T(T), inputs((size_t)B * T), targets(inputs) {
         GPT2Settings settings = gpt2_default_settings();
-        GPT2Config config = gpt2_config_from_descriptor(descriptor, 50257);
+        const size_t plus = descriptor.find("+fp8");
+        GPT2Config config = gpt2_config_from_descriptor(descriptor.substr(0, plus).c_str(), 50257);
         settings.recompute = 0, settings.graphs = 0; // operations are recorded where they are launched
+        settings.fp8 = plus != std::string::npos;
         check(gpt2_create(&model, config, settings));
         check(gpt2_allocate(model, B, T, 1));
         draw_weights(model);
@@ -175,6 +182,30 @@ static void launch_plain_gemms(GPT2* model, int R) {
     matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, R, C, Vp);
 }
 static int plain_gemms(const GPT2* model) { return 12 * model->info.config.num_layers + 3; }
+
+// The same of e4m3 operands that are there already
+static void launch_plain_gemms_fp8(GPT2* model, int R) {
+    const GPT2Config c = model->info.config;
+    const int C = c.channels, rows = fp8_classifier_rows(R),
+              linears[4][2] = {{C, 3 * C}, {C, C}, {C, 4 * C}, {4 * C, C}};
+    const Fp8* f = &model->fp8;
+    const ActivationTensors a = model->acts;
+    MatmulGroups groups = gpt2_groups(model, a.scratch, 0, 0);
+    auto gemms = [&](int R, int IN, int OUT, floatX* out, float* dweight) {
+        MatmulTensors t = {};
+        t.a_scale = t.b_scale = f->scales;
+        t.out = out, t.dinp = a.dbt4c, t.dweight = dweight;
+        t.a = f->dout, t.b = f->weights;
+        matmul_launch(&groups, "cublaslt_fp8", MATMUL_QKV, t, {R, IN, OUT, 0});
+        matmul_launch(&groups, "cublaslt_fp8", MATMUL_INPUT, t, {R, IN, OUT, 0});
+        t.a = f->dout_columns, t.b = f->inp;
+        matmul_launch(&groups, "cublaslt_fp8", MATMUL_WEIGHT, t, {R, IN, OUT, 0});
+    };
+    for (int i = 0; i < c.num_layers; i++) {
+        for (const auto& s : linears) { gemms(R, s[0], s[1], a.dbt4c, gpt2_layer_gradients(model, i).fcw); }
+    }
+    for (int row = 0; row < R; row += rows) { gemms(rows, C, c.padded_vocab_size, a.output, model->grads.wte); }
+}
 
 // ----------------------------------------------------------------------------
 // Counting
@@ -290,10 +321,11 @@ static void print_line(const char* name, int operations, double ms, Timing alone
 }
 
 int main(int argc, char** argv) {
-    if (argc != 3 && argc != 4) { fatal("usage: build/step_kernels MODEL B [T], such as d12 64"); }
+    if (argc != 3 && argc != 4) { fatal("usage: build/step_kernels MODEL B [T], such as d12 64, or d12+fp8 64"); }
     const int T = argc == 4 ? bench_shape("T", 1, argv[3])[0] : 1024;
     StepModel training(argv[1], bench_shape("B", 1, argv[2])[0], T);
     GPT2* model = training.model;
+    training.step(); // in fp8 the first is one of 16 bits
     training.step();
     recording = true;
     training.step();
@@ -324,10 +356,11 @@ int main(int argc, char** argv) {
     }
     print_line("step", (int)step_operations.size(), sum, step, work.step);
     const int R = training.B * training.T;
-    launch_plain_gemms(model, R); // cuBLASLt is asked outside of a capture
+    const auto launch_gemms = model->info.settings.fp8 ? launch_plain_gemms_fp8 : launch_plain_gemms;
+    launch_gemms(model, R); // cuBLASLt is asked outside of a capture
     check(status_now());
     const Timing gemms = time_alone(
-        watch, meter, model, [&] { launch_plain_gemms(model, R); }, 2.0, STEADY_STEP);
+        watch, meter, model, [&] { launch_gemms(model, R); }, 2.0, STEADY_STEP);
     print_line("GEMMs alone", plain_gemms(model), gemms.ms, gemms, work.gemms);
     gpt2_free(model);
     return EXIT_SUCCESS;

@@ -2,13 +2,14 @@
 """The kernels of a training step by group, with ms, joules and bytes, and the share that its GEMMs alone would take.
 
     make build/step_kernels && dev/bench/step_kernels.py    # 60 s on an H200: dev/bench/<gpu>/step_kernels.csv
-    dev/bench/step_kernels.py --cases d12:64                # one model and batch; 15 s
+    dev/bench/step_kernels.py --cases d12:64 d12+fp8:64     # one model and batch, and with --fp8; 15 s each
     dev/bench/step_kernels.py --table 486611c 5c70e26       # before and after, out of the file: measures nothing
 
 dev/bench/step_kernels.cu says what is measured and what the columns are: of each group of operations, of the step, and
 of its GEMMs alone, the least that a step could take with all the rest for nothing. `share of the limit` is their time
-over the step's. Rows replace those of the same model, batch, GPU and commit, so those of an earlier commit stay beside
-them. COMMIT=<hash> says what is measured where there is no git.
+over the step's. In fp8 the classifier's gradients are in the groups weight and input, quantising the weights is in
+AdamW's, and GB are those of bf16. Rows replace those of the same model, batch, GPU and commit, so those of an earlier
+commit stay beside them. COMMIT=<hash> says what is measured where there is no git.
 """
 
 import argparse

@@ -44,7 +44,7 @@ struct Fp8 {
     uint8_t *dout, *dout_columns; // of an output's gradient; but fc's,
     uint8_t *dfch, *dfch_columns; // which is computed while fcproj's is still needed
     float2* statistics;           // of the classifier's rows
-    int layer, row, dout_of;      // of the next group: its block, its first row; whose gradient dout has, or -1
+    int dout_of;                  // the scale of the gradient that dout holds; -1: none
 };
 
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
@@ -117,18 +117,19 @@ static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, c
 // Operands
 
 // A block's linear layer of these sizes
-static inline int fp8_linear(const Fp8* f, int IN, int OUT) {
-    return f->layer == f->layers ? FP8_CLASSIFIER
-           : OUT == 3 * IN       ? FP8_QKV
-           : OUT == IN           ? FP8_ATTPROJ
-           : OUT == 4 * IN       ? FP8_FC
-                                 : FP8_FCPROJ;
+static inline int fp8_linear(const Fp8* f, int layer, int IN, int OUT) {
+    return layer == f->layers ? FP8_CLASSIFIER
+           : OUT == 3 * IN    ? FP8_QKV
+           : OUT == IN        ? FP8_ATTPROJ
+           : OUT == 4 * IN    ? FP8_FC
+                              : FP8_FCPROJ;
 }
 
-// Quantises the weights (OUT,IN) of a linear layer of block f->layer; their magnitudes are collected before, by collect = true
+// Quantises the weights (OUT,IN) of a linear layer of a block; their magnitudes are collected before, by collect = true
 // and scales_of().
-static inline void fp8_weight(Fp8* f, bool collect, const floatX* weight, int IN, int OUT, cudaStream_t stream) {
-    const int i = f->layer * FP8_LINEARS + fp8_linear(f, IN, OUT);
+static inline void fp8_weight(Fp8* f, int layer, bool collect, const floatX* weight, int IN, int OUT,
+                              cudaStream_t stream) {
+    const int i = layer * FP8_LINEARS + fp8_linear(f, layer, IN, OUT);
     const size_t at = (size_t)(weight - f->params);
     if (collect) {
         collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream);
@@ -138,25 +139,26 @@ static inline void fp8_weight(Fp8* f, bool collect, const floatX* weight, int IN
     }
 }
 
-// The codes of a linear layer's input (R,C), in f->inp; stored: the tensor, for attproj.
-static inline void fp8_input(Fp8* f, int linear, bool columns, const floatX* stored, int R, int C,
+// The codes of a linear layer's input (R,C), in f->inp, from row `row` on; stored: the tensor, for attproj.
+static inline void fp8_input(Fp8* f, int layer, int row, int linear, bool columns, const floatX* stored, int R, int C,
                              cudaStream_t stream) {
-    const int i = f->layer * FP8_DELAYED + linear;
-    const Fp8Inputs* inputs = &f->inputs[f->layer];
+    const int i = layer * FP8_DELAYED + linear;
+    const Fp8Inputs* inputs = &f->inputs[layer];
     unsigned* amax = columns ? NULL : &f->amax[i]; // the forward pass has seen the same numbers
     auto quantize_source = [&](const auto& source) {
         quantize(columns ? NULL : f->inp, columns ? f->inp : NULL, amax, source, &f->scales[i], R, C, stream);
     };
-    if (linear == FP8_ATTPROJ && f->layer < f->layers) { return quantize_source(StoredSource{stored}); }
+    if (linear == FP8_ATTPROJ && layer < f->layers) { return quantize_source(StoredSource{stored}); }
     if (linear == FP8_FCPROJ) { return quantize_source(inputs->fcproj); }
     LayerNormSource norm = linear == FP8_FC ? inputs->fc : inputs->qkv;
-    norm.x += (size_t)f->row * C, norm.mean += f->row, norm.rstd += f->row;
+    norm.x += (size_t)row * C, norm.mean += row, norm.rstd += row;
     quantize_source(norm);
 }
 
 // Only the magnitudes
-static inline void fp8_collect(Fp8* f, int linear, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    const int inp = f->layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
+static inline void fp8_collect(Fp8* f, int layer, int linear, const MatmulTensors* t, MatmulSizes s,
+                               cudaStream_t stream) {
+    const int inp = layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
     if (!t->dout) {
         f->dout_of = -1;
         collect_amax(&f->amax[inp], t->inp, (size_t)s.R * s.IN, stream);
@@ -168,17 +170,18 @@ static inline void fp8_collect(Fp8* f, int linear, const MatmulTensors* t, Matmu
 
 // Before a group's GEMM: replaces inp, weight and dout by the operands a and b, and the outputs that fp8 computes otherwise.
 // Returns the group to launch: a GEMM without what fp8_after() does.
-static inline MatmulGroup fp8_before(Fp8* f, MatmulGroup group, MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    const int linear = fp8_linear(f, s.IN, s.OUT), inp = f->layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
+static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup group, MatmulTensors* t, MatmulSizes s,
+                                     cudaStream_t stream) {
+    const int linear = fp8_linear(f, layer, s.IN, s.OUT), inp = layer * FP8_DELAYED + linear, dout = inp + FP8_LINEARS;
     if (f->cold) {
-        fp8_collect(f, linear, t, s, stream);
+        fp8_collect(f, layer, linear, t, s, stream);
         return group;
     }
     const size_t at = t->weight ? (size_t)(t->weight - f->params) : 0;
-    t->b_scale = &f->weight_scales[f->layer * FP8_LINEARS + linear];
+    t->b_scale = &f->weight_scales[layer * FP8_LINEARS + linear];
     if (!t->dout) { // forward
         f->dout_of = -1;
-        fp8_input(f, linear, false, t->inp, s.R, s.IN, stream);
+        fp8_input(f, layer, row, linear, false, t->inp, s.R, s.IN, stream);
         t->a = f->inp, t->a_scale = &f->scales[inp], t->b = f->weights + at;
         t->ln = NULL;
         if (group == MATMUL_FC) { t->out = t->pre; }
@@ -193,7 +196,7 @@ static inline MatmulGroup fp8_before(Fp8* f, MatmulGroup group, MatmulTensors* t
     }
     t->a_scale = &f->scales[dout];
     if (group == MATMUL_WEIGHT) {
-        fp8_input(f, linear, true, t->inp, s.R, s.IN, stream);
+        fp8_input(f, layer, row, linear, true, t->inp, s.R, s.IN, stream);
         t->a = of_fc ? f->dfch_columns : f->dout_columns, t->b = f->inp, t->b_scale = &f->scales[inp];
         return group;
     }
@@ -203,17 +206,17 @@ static inline MatmulGroup fp8_before(Fp8* f, MatmulGroup group, MatmulTensors* t
 }
 
 // After it: the gradients of fc's output and of the logits are quantised where they are computed.
-static inline void fp8_after(Fp8* f, MatmulGroup group, const MatmulTensors* t, MatmulSizes s, void* scratch,
+static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulTensors* t, MatmulSizes s, void* scratch,
                              cudaStream_t stream) {
     if (f->cold) { return; }
     if (group == MATMUL_DGELU) {
-        const int dfch = f->layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
+        const int dfch = layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
         const GeluGradientSource source = {t->dpre, t->pre};
         quantize(f->dfch, f->dfch_columns, &f->amax[dfch], source, &f->scales[dfch], s.R, s.IN, stream, t->dbias,
                  (float*)scratch);
     }
     if (group == MATMUL_CLASSIFIER) {
-        const int dlogits = f->layer * FP8_DELAYED + FP8_LINEARS;
+        const int dlogits = layer * FP8_DELAYED + FP8_LINEARS;
         const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
         classifier_statistics(f->statistics, t->losses, t->logits, t->targets, t->gradient_scale, s.R, s.vocab_size,
                               s.OUT, stream);

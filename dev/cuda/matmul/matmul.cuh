@@ -73,7 +73,8 @@ struct MatmulGroups {
     MatmulContext context;
     int capability; // DeviceCode's
     cudaStream_t stream;
-    Fp8* fp8; // the groups' operands are e4m3; NULL: they are floatX
+    Fp8* fp8;       // the groups' operands are e4m3; NULL: they are floatX
+    int layer, row; // in e4m3: the groups' block, and the first row of what they are launched for
 };
 
 // Returns what was launched, nullptr after an error.
@@ -82,11 +83,11 @@ static inline const MatmulConfig* matmul_launch(MatmulGroups* g, const char* var
     const MatmulGroup wanted = group;
     if (g->fp8) {
         variant = g->fp8->cold ? "cublaslt" : "cublaslt_fp8";
-        group = fp8_before(g->fp8, wanted, &t, s, g->stream);
+        group = fp8_before(g->fp8, g->layer, g->row, wanted, &t, s, g->stream);
     }
     const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
     if (config) { config->launch(&g->context, &t, s, g->stream); }
-    if (config && g->fp8) { fp8_after(g->fp8, wanted, &t, s, g->context.scratch, g->stream); }
+    if (config && g->fp8) { fp8_after(g->fp8, g->layer, wanted, &t, s, g->context.scratch, g->stream); }
     return config;
 }
 

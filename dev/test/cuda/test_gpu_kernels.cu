@@ -1417,7 +1417,7 @@ static void test_mlp_groups(Matmul* mm, int R, int C) {
     size_t bytes = matmul_scratch_bytes_on(capability, nullptr, MATMUL_DGELU, sizes);
     bytes = std::max(bytes, matmul_scratch_bytes_on(capability, "cublaslt", MATMUL_DGELU, sizes));
     TensorF scratch(bytes / sizeof(float));
-    MatmulGroups g = {{mm, scratch.data}, capability, 0, NULL};
+    MatmulGroups g = {{mm, scratch.data}, capability, 0, NULL, 0, 0};
     matmul_fc(&g, nullptr, pre.data, nullptr, act.data, inp.data, weight.data, bias.data, R, C);
     matmul_fc(&g, "cublaslt", base_pre.data, nullptr, base_act.data, inp.data, weight.data, bias.data, R, C);
     gelu_forward(alone.data, pre.data, large, 0);

@@ -364,7 +364,7 @@ static void child(int rank, int size, const char* file) {
         }
     }
     snprintf(token, sizeof(token), "%d", (int)getppid());
-    CommSettings settings = {rank, size, "127.0.0.1", 0, file, -1, token, "", NULL, 60.0, 60.0};
+    CommSettings settings = {rank, size, "127.0.0.1", NULL, 0, file, -1, token, "", NULL, 60.0, 60.0};
     check(comm_open(&comm, settings));
     gpt2_use_device(rank % (gpt2_num_devices() > 0 ? gpt2_num_devices() : 1));
     for (int i = 0; i < NUM_SCENARIOS; i++) {
