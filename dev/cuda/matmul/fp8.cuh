@@ -18,8 +18,7 @@ The four linear layers of a transformer block are known by their sizes; as block
 #include "llmc/model/gpt2.h"
 
 enum { FP8_QKV, FP8_ATTPROJ, FP8_FC, FP8_FCPROJ, FP8_LINEARS, FP8_CLASSIFIER = 0 };
-constexpr int FP8_DELAYED =
-    2 * FP8_LINEARS; // delayed scales of a block: of the linears' inputs, of their outputs' gradients
+constexpr int FP8_DELAYED = 2 * FP8_LINEARS; // delayed scales of a block: the linears' inputs, their outputs' gradients
 constexpr float FP8_HEADROOM = 2;
 
 // What the inputs of a block's linear layers are computed from
@@ -35,9 +34,9 @@ struct Fp8 {
     unsigned* amax;       // (layers + 1, 8) of the step so far
     float* weight_scales; // (layers + 1, 4)
     unsigned* weight_amax;
-    const floatX* params; // the model's weights
-    uint8_t *weights,
-        *weight_columns;     // their codes, of a matrix and of its transpose at the place that it has in params
+    const floatX* params;    // the model's weights
+    uint8_t* weights;        // their codes: a matrix's at the place that it has in params
+    uint8_t* weight_columns; // those of its transpose
     const Fp8Inputs* inputs; // (layers + 1)
     // operands of the next GEMMs
     uint8_t* inp;                 // of an input, in rows or in columns
