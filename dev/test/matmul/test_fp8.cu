@@ -1,9 +1,47 @@
-// dev/cuda/matmul/fp8.cuh, what needs no GPU: where codes and scales lie, the rows of the classifier at a time, which linear
-// layer has which sizes, which batches are refused.
-#include "dev/cuda/matmul/fp8.cuh"
-#include "dev/test/fixtures/unit.h"
+// dev/cuda/matmul/fp8.cuh without a GPU: where codes and scales lie, the rows of the classifier at a time, which linear
+// layer has which sizes, which batches are refused. And a step whose kernels only write down what they were given: each GEMM
+// reads the codes of its own operands, of this step, and their scales; each magnitude is collected once a micro-batch.
+#include "llmc/cuda/quantize.cuh"
 
+#include <map>
 #include <utility>
+#include <vector>
+
+// What is in a buffer of codes: of whose numbers, as they were when they were quantised, with which scale, rows or columns
+struct Codes {
+    const void* of;
+    int version;
+    const float* scale;
+    bool columns;
+    bool operator==(const Codes& c) const {
+        return of == c.of && version == c.version && scale == c.scale && columns == c.columns;
+    }
+};
+static std::map<const void*, Codes> contents;
+static std::map<const void*, int> versions; // of tensors: how often they have been written
+static std::map<const unsigned*, int> collected;
+
+static const void* tensor_of(const StoredSource& s) { return s.x; }
+static const void* tensor_of(const LayerNormSource& s) { return s.x; }
+static const void* tensor_of(const GeluSource& s) { return s.pre; }
+static const void* tensor_of(const GeluGradientSource& s) { return s.d; }
+static const void* tensor_of(const LogitGradientSource& s) { return s.logits; }
+template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, unsigned* amax, const Source& source,
+                                               const float* scale, int, int, cudaStream_t, float* = NULL,
+                                               float* = NULL) {
+    const void* x = tensor_of(source);
+    if (rows) { contents[rows] = {x, versions[x], scale, false}; }
+    if (columns) { contents[columns] = {x, versions[x], scale, true}; }
+    if (amax) { collected[amax]++; }
+}
+#define quantize write_down
+#define collect_amax(amax, x, n, stream) (void)(x), (void)(n), (void)(stream), (void)collected[amax]++
+#define classifier_statistics(...) (void)0
+#include "dev/cuda/matmul/fp8.cuh"
+#undef quantize
+#undef collect_amax
+#undef classifier_statistics
+#include "dev/test/fixtures/unit.h"
 
 static void rows_of_the_classifier_divide_a_batch(void) {
     for (size_t tokens = 16; tokens <= (1 << 18); tokens += tokens < 32768 ? 16 : 4096) {
@@ -62,6 +100,164 @@ static void other_batches_are_refused(void) {
     for (size_t tokens : {16, 80, 65536}) { CHECK(fp8_check(tokens) == STATUS_OK); }
 }
 
+// ----------------------------------------------------------------------------
+// A step of a model of two layers, in the order of train_gpt2.cu
+
+enum { LAYERS = 2, CHANNELS = 64, VOCAB = 256, TOKENS = 128 };
+
+static struct {
+    floatX params[VOCAB * CHANNELS + LAYERS * 12 * CHANNELS * CHANNELS];
+    floatX x[LAYERS + 1], residual2[LAYERS], atty[LAYERS], fch[LAYERS]; // their addresses stand for tensors
+    floatX dresidual, dbt4c, dbtc, logits, act, ln;
+    float dweight;
+    uint8_t weights[sizeof(params) / sizeof(floatX)], weight_columns[sizeof(weights)], codes[5];
+    float scales[(LAYERS + 1) * FP8_DELAYED], weight_scales[(LAYERS + 1) * FP8_LINEARS];
+    unsigned amax[(LAYERS + 1) * FP8_DELAYED], weight_amax[(LAYERS + 1) * FP8_LINEARS];
+    Fp8Inputs inputs[LAYERS + 1];
+} m;
+static Fp8 fp8;
+static int gemms;
+
+static const floatX* weight_of(int layer, int linear) {
+    static const int before[] = {0, 3, 4, 8}; // in units of C^2
+    const floatX* first = m.params + VOCAB * CHANNELS + layer * 12 * CHANNELS * CHANNELS;
+    return layer == LAYERS ? m.params : first + before[linear] * CHANNELS * CHANNELS;
+}
+static MatmulSizes sizes_of(int layer, int linear, int rows) {
+    static const int in[] = {1, 1, 1, 4}, out[] = {3, 1, 4, 1};
+    if (layer == LAYERS) { return {rows, CHANNELS, VOCAB, VOCAB}; }
+    return {rows, in[linear] * CHANNELS, out[linear] * CHANNELS, 0};
+}
+// The tensor that a linear layer's input is computed from
+static const void* source_of(int layer, int linear) {
+    if (layer == LAYERS) { return &m.x[LAYERS]; }
+    const void* sources[] = {&m.x[layer], &m.atty[layer], &m.residual2[layer], &m.fch[layer]};
+    return sources[linear];
+}
+
+// Launches a group: its GEMM must read a and b as they should be now.
+static void launch(int layer, int linear, MatmulGroup group, MatmulTensors t, const void* dout, int rows, int row) {
+    const MatmulSizes s = sizes_of(layer, linear, rows);
+    const int inp = layer * FP8_DELAYED + linear, weight = layer * FP8_LINEARS + linear;
+    if (group != MATMUL_WEIGHT) { t.weight = weight_of(layer, linear); }
+    const MatmulGroup launched = fp8_before(&fp8, layer, row, group, &t, s, 0);
+    if (fp8.cold) {
+        CHECK(launched == group && !t.a && !t.b);
+    } else {
+        const void* x = source_of(layer, linear);
+        if (layer == LAYERS) { x = (const floatX*)x + row * CHANNELS; }
+        const bool is_weight = group == MATMUL_WEIGHT;
+        const Codes of_inp = {x, versions[x], &m.scales[inp], is_weight};
+        const Codes of_dout = {dout, versions[dout], &m.scales[inp + FP8_LINEARS], is_weight};
+        const Codes of_weight = {weight_of(layer, linear), 0, &m.weight_scales[weight], dout != NULL};
+        CHECK(contents[t.a] == (dout ? of_dout : of_inp) && contents[t.b] == (is_weight ? of_inp : of_weight));
+        CHECK(t.a_scale == contents[t.a].scale && t.b_scale == contents[t.b].scale);
+        CHECK(launched == (is_weight                  ? MATMUL_WEIGHT
+                           : dout                     ? MATMUL_INPUT
+                           : group == MATMUL_RESIDUAL ? group
+                                                      : MATMUL_QKV));
+        CHECK(is_weight || (dout ? t.dinp != NULL : group == MATMUL_RESIDUAL ? !t.ln : t.out != NULL));
+        gemms++;
+    }
+    if (t.dpre) { versions[t.dpre]++; }
+    if (t.logits) { versions[t.logits]++; }
+    fp8_after(&fp8, layer, group, &t, s, NULL, 0);
+}
+
+static void forward(void) {
+    for (int i = 0; i < LAYERS; i++) {
+        MatmulTensors t = {};
+        t.inp = &m.ln, t.out = &m.dbtc;
+        launch(i, FP8_QKV, MATMUL_QKV, t, NULL, TOKENS, 0);
+        t = {}, t.inp = &m.atty[i], t.residual = &m.residual2[i], t.ln = &m.ln;
+        versions[&m.atty[i]]++;
+        launch(i, FP8_ATTPROJ, MATMUL_RESIDUAL, t, NULL, TOKENS, 0);
+        t = {}, t.inp = &m.ln, t.pre = &m.fch[i], t.act = &m.act;
+        versions[&m.residual2[i]]++;
+        launch(i, FP8_FC, MATMUL_FC, t, NULL, TOKENS, 0);
+        t = {}, t.inp = &m.act, t.residual = &m.x[i + 1], t.ln = &m.ln;
+        versions[&m.fch[i]]++;
+        launch(i, FP8_FCPROJ, MATMUL_RESIDUAL, t, NULL, TOKENS, 0);
+        versions[&m.x[i + 1]]++;
+    }
+}
+
+static void backward(void) {
+    const int rows = fp8_classifier_rows(TOKENS);
+    for (int row = 0; row < TOKENS; row += rows) {
+        MatmulTensors t = {};
+        t.inp = &m.ln, t.logits = &m.logits;
+        launch(LAYERS, 0, MATMUL_CLASSIFIER, t, NULL, rows, row);
+        t = {}, t.dout = &m.logits, t.inp = &m.ln, t.dweight = &m.dweight;
+        launch(LAYERS, 0, MATMUL_WEIGHT, t, &m.logits, rows, row);
+        t = {}, t.dout = &m.logits, t.dinp = &m.dbtc;
+        launch(LAYERS, 0, MATMUL_INPUT, t, &m.logits, rows, row);
+    }
+    versions[&m.dresidual]++;
+    for (int i = LAYERS - 1; i >= 0; i--) {
+        MatmulTensors dgelu = {}, weight = {}, input = {};
+        dgelu.dout = &m.dresidual, dgelu.dpre = &m.dbt4c, dgelu.pre = &m.fch[i];
+        weight.dweight = &m.dweight, weight.inp = &m.ln, input.dinp = &m.dbtc;
+        launch(i, FP8_FCPROJ, MATMUL_DGELU, dgelu, &m.dresidual, TOKENS, 0);
+        weight.dout = &m.dresidual;
+        launch(i, FP8_FCPROJ, MATMUL_WEIGHT, weight, &m.dresidual, TOKENS, 0);
+        weight.dout = input.dout = &m.dbt4c;
+        launch(i, FP8_FC, MATMUL_WEIGHT, weight, &m.dbt4c, TOKENS, 0);
+        launch(i, FP8_FC, MATMUL_INPUT, input, &m.dbt4c, TOKENS, 0);
+        versions[&m.dresidual]++; // LayerNorm's backward
+        weight.dout = input.dout = &m.dresidual, weight.inp = &m.atty[i];
+        launch(i, FP8_ATTPROJ, MATMUL_WEIGHT, weight, &m.dresidual, TOKENS, 0);
+        launch(i, FP8_ATTPROJ, MATMUL_INPUT, input, &m.dresidual, TOKENS, 0);
+        versions[&m.dbt4c]++; // attention's backward
+        weight.dout = input.dout = &m.dbt4c, weight.inp = &m.ln;
+        launch(i, FP8_QKV, MATMUL_WEIGHT, weight, &m.dbt4c, TOKENS, 0);
+        launch(i, FP8_QKV, MATMUL_INPUT, input, &m.dbt4c, TOKENS, 0);
+        versions[&m.dresidual]++;
+    }
+}
+
+// Each delayed tensor's magnitude once; those of the classifier in each of its pieces
+static bool magnitudes_are_collected(int micro_batches) {
+    const int pieces = TOKENS / fp8_classifier_rows(TOKENS);
+    size_t tensors = 0;
+    for (int i = 0; i <= LAYERS; i++) {
+        for (int k = 0; k < FP8_DELAYED; k++) {
+            const bool classifier = i == LAYERS, is_used = !classifier || k % FP8_LINEARS == 0;
+            const auto found = collected.find(&m.amax[i * FP8_DELAYED + k]);
+            const int times = found == collected.end() ? 0 : found->second;
+            if (times != (!is_used ? 0 : classifier ? pieces * micro_batches : micro_batches)) { return false; }
+            tensors += times > 0;
+        }
+    }
+    return tensors == collected.size();
+}
+
+static void a_step_reads_its_own_operands(void) {
+    for (int i = 0; i < LAYERS; i++) {
+        m.inputs[i] = {
+            {&m.x[i], m.scales, m.scales, NULL, NULL}, {&m.residual2[i], m.scales, m.scales, NULL, NULL}, {&m.fch[i]}};
+    }
+    m.inputs[LAYERS].qkv = {&m.x[LAYERS], m.scales, m.scales, NULL, NULL};
+    fp8.layers = LAYERS, fp8.cold = 1, fp8.dout_of = -1;
+    fp8.scales = m.scales, fp8.amax = m.amax, fp8.weight_scales = m.weight_scales, fp8.weight_amax = m.weight_amax;
+    fp8.params = m.params, fp8.weights = m.weights, fp8.weight_columns = m.weight_columns, fp8.inputs = m.inputs;
+    fp8.inp = &m.codes[0], fp8.dout = &m.codes[1], fp8.dout_columns = &m.codes[2], fp8.dfch = &m.codes[3];
+    fp8.dfch_columns = &m.codes[4];
+    forward(), backward(), forward(), backward();
+    CHECK(magnitudes_are_collected(2) && contents.empty() && gemms == 0);
+    fp8.cold = 0;
+    collected.clear();
+    for (int i = 0; i <= LAYERS; i++) {
+        for (int linear = 0; linear < (i < LAYERS ? FP8_LINEARS : 1); linear++) {
+            const MatmulSizes s = sizes_of(i, linear, 1);
+            fp8_weight(&fp8, i, false, weight_of(i, linear), s.IN, s.OUT, 0);
+        }
+    }
+    CHECK(collected.empty() && contents.size() == 2 * (LAYERS * FP8_LINEARS + 1));
+    for (int micro = 0; micro < 3; micro++) { forward(), backward(); }
+    CHECK(magnitudes_are_collected(3) && gemms == 3 * (12 * LAYERS + 3 * 2));
+}
+
 int main(void) {
     rows_of_the_classifier_divide_a_batch();
     regions_do_not_overlap(768, 50304, 12, 65536, true);
@@ -71,5 +267,6 @@ int main(void) {
     regions_do_not_overlap(768, 256, 12, 4096, false);
     layers_are_known_by_their_sizes();
     other_batches_are_refused();
+    a_step_reads_its_own_operands();
     return unit_end();
 }
