@@ -54,6 +54,8 @@ def _library():
         library.attention_scratch_bytes.argtypes = [integer] * 4
         library.attention_forward.argtypes = [pointer] * 4 + [integer] * 4 + [pointer]
         library.attention_backward.argtypes = [pointer] * 7 + [integer] * 4 + [pointer]
+        library.attention_forward_documents.argtypes = [pointer] * 5 + [integer] * 4 + [pointer]
+        library.attention_backward_documents.argtypes = [pointer] * 8 + [integer] * 4 + [pointer]
         library.attention_error.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         raise RuntimeError(f"cannot use {path}: {error}") from None
@@ -108,7 +110,8 @@ def _shape(q, k):
 
 
 # ----------------------------------------------------------------------------
-# The operators. q alone is qkv (B,T,3,NH,HS); out is (B,T,NH,HS) in its dtype; l and m are (B,NH,T) fp32.
+# The operators. q alone is qkv (B,T,3,NH,HS); starts is (B,T) int32, or None: rows are one document; out is (B,T,NH,HS)
+# in q's dtype; l and m are (B,NH,T) fp32.
 
 
 def _outputs(q, k):
@@ -118,29 +121,34 @@ def _outputs(q, k):
 
 
 @torch.library.custom_op(
-    "flashgpt::attention", mutates_args=(), schema="(Tensor q, Tensor? k, Tensor? v) -> (Tensor, Tensor, Tensor)"
+    "flashgpt::attention",
+    mutates_args=(),
+    schema="(Tensor q, Tensor? k, Tensor? v, Tensor? starts) -> (Tensor, Tensor, Tensor)",
 )
-def _forward(q, k, v):
+def _forward(q, k, v, starts):
     if q.dtype == torch.float16:
         _warn_once("float16 is computed in bfloat16, and rounded like it")
     with torch.cuda.device_of(q):
         qkv = _packed(q, k, v)
         out, l, m = _outputs(qkv, None)
-        _launch("attention_forward", [out, l, m, qkv], _shape(q, k))
+        if starts is None:
+            _launch("attention_forward", [out, l, m, qkv], _shape(q, k))
+        else:
+            _launch("attention_forward_documents", [out, l, m, qkv, starts.contiguous()], _shape(q, k))
         return out.to(q.dtype), l, m
 
 
 @_forward.register_fake
-def _(q, k, v):
+def _(q, k, v, starts):
     return _outputs(q, k)
 
 
 @torch.library.custom_op(
     "flashgpt::attention_backward",
     mutates_args=(),
-    schema="(Tensor dout, Tensor q, Tensor? k, Tensor? v, Tensor out, Tensor l, Tensor m) -> Tensor",
+    schema="(Tensor dout, Tensor q, Tensor? k, Tensor? v, Tensor? starts, Tensor out, Tensor l, Tensor m) -> Tensor",
 )
-def _backward(dout, q, k, v, out, l, m):
+def _backward(dout, q, k, v, starts, out, l, m):
     """dqkv (B,T,3,NH,HS)"""
     shape = _shape(q, k)
     with torch.cuda.device_of(q):
@@ -150,13 +158,16 @@ def _backward(dout, q, k, v, out, l, m):
         if scratch_bytes == 0:
             raise _failed("attention_scratch_bytes", shape)
         scratch = qkv.new_empty(scratch_bytes, dtype=torch.uint8)
-        tensors = [dqkv, _aligned(dout), qkv, _aligned(out), l.contiguous(), m.contiguous(), scratch]
-        _launch("attention_backward", tensors, shape)
+        tensors = [dqkv, _aligned(dout), qkv, _aligned(out), l.contiguous(), m.contiguous()]
+        if starts is None:
+            _launch("attention_backward", [*tensors, scratch], shape)
+        else:
+            _launch("attention_backward_documents", [*tensors, starts.contiguous(), scratch], shape)
         return dqkv.to(q.dtype)
 
 
 @_backward.register_fake
-def _(dout, q, k, v, out, l, m):
+def _(dout, q, k, v, starts, out, l, m):
     B, T, NH, HS = _shape(q, k)
     return q.new_empty(B, T, 3, NH, HS)
 
@@ -168,9 +179,9 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, dout, dl, dm):
-    q, k, v, out, l, m = ctx.saved_tensors
-    dqkv = _backward(dout, q, k, v, out, l, m)
-    return (dqkv, None, None) if k is None else dqkv.unbind(2)
+    q, k, v, starts, out, l, m = ctx.saved_tensors
+    dqkv = _backward(dout, q, k, v, starts, out, l, m)
+    return (dqkv, None, None, None) if k is None else (*dqkv.unbind(2), None)
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
@@ -198,7 +209,7 @@ def _unserved(device, dtype, HS):
     return _unserved_device(device)
 
 
-def _check(q, k, v):
+def _check(q, k, v, starts):
     """Raises ValueError if the arguments have no meaning, for the library or any other."""
     if (k is None) != (v is None):
         raise ValueError("attention takes qkv alone, or q, k and v")
@@ -213,30 +224,40 @@ def _check(q, k, v):
             raise ValueError(f"{name} is {here}, and q is {there}: they must be alike")
     if 0 in shape:
         raise ValueError(f"shape {shape}: every size must be at least 1")
+    if starts is not None and (tuple(starts.shape) != shape[:2] or starts.dtype != torch.int32):
+        raise ValueError(f"starts is {tuple(starts.shape)} {starts.dtype}: must be {shape[:2]} torch.int32")
+    if starts is not None and starts.device != q.device:
+        raise ValueError(f"starts is on {starts.device}, and q is on {q.device}: they must be on one device")
 
 
-def _sdpa(q, k, v):
+def _sdpa(q, k, v, starts):
     qkv = q.unbind(2) if k is None else (q, k, v)
     q, k, v = (x.transpose(1, 2) for x in qkv)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).contiguous()
+    if starts is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).contiguous()
+    key = torch.arange(q.shape[2], device=q.device)
+    mask = (key <= key[:, None]) & (key >= starts[:, None, :, None])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).contiguous()
 
 
-def attention(q, k=None, v=None, *, fallback=False):
+def attention(q, k=None, v=None, *, starts=None, fallback=False):
     """Causal self-attention, softmax(q k^T / sqrt(HS)) v over keys j <= i, of qkv (B,T,3,NH,HS) in bf16 or fp16.
 
     attention(qkv), or attention(q, k, v) with each (B,T,NH,HS): views of such a tensor, or they are copied into one.
-    Returns (B,T,NH,HS), contiguous. Where the library does not serve the device, the dtype or the head size, the call
-    uses scaled_dot_product_attention with fallback=True and otherwise raises ValueError, as it does for shapes that do
-    not fit. RuntimeError has what the library reports, or says that there is none.
+    With starts (B,T) int32, keys are those of starts[b,i] <= j <= i: where the document of token i begins, which is not
+    before that of token i - 1, nor behind i. Other numbers go unnoticed. Returns (B,T,NH,HS), contiguous. Where the
+    library does not serve the device, the dtype or the head size, the call uses scaled_dot_product_attention with
+    fallback=True and otherwise raises ValueError, as it does for shapes that do not fit. RuntimeError has what the
+    library reports, or says that there is none.
     """
-    _check(q, k, v)
+    _check(q, k, v, starts)
     device = q.device
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
         q, k, v = (x if x is None else x.to(dtype) for x in (q, k, v))
     why = _unserved(device, q.dtype, q.shape[-1])
     if why and fallback:
-        return _sdpa(q, k, v)
+        return _sdpa(q, k, v, starts)
     if why:
         raise ValueError(f"{why}; fallback=True would use scaled_dot_product_attention")
-    return _forward(q, k, v)[0]
+    return _forward(q, k, v, starts)[0]

@@ -62,7 +62,7 @@ def on_gpu(test):
 
 class Calls(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("dqkv", "dout", "qkv", "out", "l", "m", "scratch", "stream")),
+        *((name, ctypes.c_void_p) for name in ("dqkv", "dout", "qkv", "out", "l", "m", "starts", "scratch", "stream")),
         *((name, ctypes.c_int) for name in ("B", "T", "NH", "HS", "forwards", "backwards")),
     ]
 
@@ -139,14 +139,16 @@ def random(*shape, dtype=None, seed=1):
     return drawn.to(DEVICE, dtype or torch.bfloat16)
 
 
-def reference(qkv, dout):
+def reference(qkv, dout, starts=None):
     """out and dqkv in fp64, spelled out"""
     qkv = qkv.detach().double().requires_grad_()
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     T, HS = q.shape[-2:]
     scores = (q @ k.transpose(-2, -1)) * HS**-0.5
-    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
-    out = (scores.masked_fill(later, float("-inf")).softmax(-1) @ v).transpose(1, 2)
+    unseen = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
+    if starts is not None:
+        unseen = (unseen | (torch.arange(T, device=q.device) < starts[:, :, None]))[:, None]
+    out = (scores.masked_fill(unseen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
     return out.detach(), torch.autograd.grad(out, qkv, dout.double())[0]
 
 
@@ -154,9 +156,9 @@ def error(x, expected):
     return ((x.double() - expected).norm() / expected.norm()).item()
 
 
-def close(out, dqkv, qkv, dout):
+def close(out, dqkv, qkv, dout, starts=None):
     """Checks out, and each of dq, dk and dv, against fp64."""
-    expected_out, expected = reference(qkv, dout)
+    expected_out, expected = reference(qkv, dout, starts)
     tolerance = TOLERANCE[qkv.dtype]
     assert out.dtype == dqkv.dtype == qkv.dtype and out.shape == dout.shape and dqkv.shape == qkv.shape
     errors = [error(out, expected_out), *(error(dqkv[:, :, n], expected[:, :, n]) for n in range(3))]
@@ -374,6 +376,69 @@ def test_values_and_gradients(_):
                 same(both(lambda x: fa.attention(*(y.clone() for y in x.unbind(2))), qkv, dout), found)
 
 
+def documents(B, T, longest):
+    """starts (B,T) of documents of 1 to so many tokens, the same for a shape everywhere"""
+    generator, starts = torch.Generator().manual_seed(3), torch.zeros(B, T, dtype=torch.int32)
+    for row in starts:
+        begin = 0
+        while begin < T:
+            end = begin + int(torch.randint(1, longest + 1, (1,), generator=generator))
+            row[begin:end], begin = begin, end
+    return starts.to(DEVICE)
+
+
+@everywhere
+def test_documents(_):
+    """Values and gradients against fp64; a row of one document has the bits of a row without."""
+    for HS in HEAD_SIZES:
+        for T, longest in ((1, 1), (33, 5)) if not ON_GPU else ((64, 3), (129, 70), (1000, 400)):
+            qkv, dout = random(2, T, 3, 3, HS), random(2, T, 3, HS, seed=2)
+            starts = documents(2, T, longest)
+            with served(), no_warnings():
+                for function in (fa.attention, of_views):
+                    found = both(lambda x, f=function, s=starts: f(x, starts=s), qkv, dout)
+                    close(*found, qkv, dout, starts)
+                one = both(lambda x, s=0 * starts: fa.attention(x, starts=s), qkv, dout)
+                same(one, both(fa.attention, qkv, dout))
+    with served():
+        expected = both(lambda x: fa.attention(x, starts=starts), qkv, dout)
+        function = compiled(lambda x, starts: fa.attention(x, starts=starts))
+        same(both(lambda x: function(x, starts), qkv, dout), expected)
+        wide = torch.stack([starts, starts], 2)[:, :, 0]  # every other number
+        same(both(lambda x: fa.attention(x, starts=wide), qkv, dout), expected)
+
+
+def test_starts_reach_the_library(_):
+    qkv, starts = random(2, 5, 3, 2, 32).requires_grad_(), documents(2, 5, 2)
+    with served() as calls:
+        out = fa.attention(qkv, starts=starts)
+        assert calls.starts == starts.data_ptr()
+        calls.starts = 0
+        out.sum().backward()
+        assert calls.starts == starts.data_ptr() and calls.backwards == 1
+        fa.attention(qkv)
+        assert not calls.starts
+
+
+def test_starts_that_do_not_fit(_):
+    qkv, starts = random(2, 5, 3, 2, 32), documents(2, 5, 2)
+    for wrong, words in (
+        (starts[:, :4], "starts is (2, 4) torch.int32: must be (2, 5) torch.int32"),
+        (starts.long(), "starts is (2, 5) torch.int64: must be (2, 5) torch.int32"),
+        (starts.to("meta"), "starts is on meta, and q is on cpu"),
+    ):
+        for options in ({}, {"fallback": True}):
+            said = unit.refused(words, lambda w=wrong, o=options: fa.attention(qkv, starts=w, **o), error=ValueError)
+            assert "\n" not in said
+
+
+def test_fallback_masks_documents(_):
+    qkv, dout = random(2, 9, 3, 2, 80, dtype=torch.float64), random(2, 9, 2, 80, dtype=torch.float64, seed=2)
+    starts = documents(2, 9, 4)
+    found = both(lambda x: fa.attention(x, starts=starts, fallback=True), qkv, dout)
+    assert all(error(x, y) < 1e-12 for x, y in zip(found, reference(qkv, dout, starts)))
+
+
 @everywhere
 def test_fp16_says_once_that_it_is_computed_in_bf16(_):
     qkv = random(1, 8, 3, 2, 32, dtype=torch.float16)
@@ -447,11 +512,13 @@ def test_operators_pass_opcheck(_):
     qkv = random(2, 5, 3, 2, 32)
     q, k, v = qkv.unbind(2)
     with served():
-        out, l, m = torch.ops.flashgpt.attention(qkv, None, None)
+        out, l, m = torch.ops.flashgpt.attention(qkv, None, None, None)
         for x in ((qkv, None, None), (q, k, v)):
-            torch.library.opcheck(torch.ops.flashgpt.attention_backward.default, (out, *x, out, l, m))
+            for starts in (None, documents(2, 5, 2)):
+                torch.library.opcheck(torch.ops.flashgpt.attention_backward.default, (out, *x, starts, out, l, m))
         for x in ((qkv.clone().requires_grad_(), None, None), (q.half(), k.half().requires_grad_(), v.half())):
-            torch.library.opcheck(torch.ops.flashgpt.attention.default, x)
+            for starts in (None, documents(2, 5, 2)):
+                torch.library.opcheck(torch.ops.flashgpt.attention.default, (*x, starts))
 
 
 def test_fake_tensors(_):
@@ -459,16 +526,19 @@ def test_fake_tensors(_):
 
     qkv = random(2, 5, 3, 2, 32)
     with served() as calls:
-        real = [torch.ops.flashgpt.attention(qkv, None, None), torch.ops.flashgpt.attention(*qkv.unbind(2))]
-        real += [[torch.ops.flashgpt.attention_backward(real[0][0], qkv, None, None, *real[0])]]
+        real = [
+            torch.ops.flashgpt.attention(qkv, None, None, None),
+            torch.ops.flashgpt.attention(*qkv.unbind(2), None),
+        ]
+        real += [[torch.ops.flashgpt.attention_backward(real[0][0], qkv, None, None, None, *real[0])]]
         before = calls.forwards, calls.backwards
         with FakeTensorMode() as mode:
             fake_qkv = mode.from_tensor(qkv)
             fake = [
-                torch.ops.flashgpt.attention(fake_qkv, None, None),
-                torch.ops.flashgpt.attention(*fake_qkv.unbind(2)),
+                torch.ops.flashgpt.attention(fake_qkv, None, None, None),
+                torch.ops.flashgpt.attention(*fake_qkv.unbind(2), None),
             ]
-            fake += [[torch.ops.flashgpt.attention_backward(fake[0][0], fake_qkv, None, None, *fake[0])]]
+            fake += [[torch.ops.flashgpt.attention_backward(fake[0][0], fake_qkv, None, None, None, *fake[0])]]
             assert fa.attention(fake_qkv).shape == (2, 5, 2, 32)
         assert (calls.forwards, calls.backwards) == before == (2, 1)
     for one, other in zip(real, fake):
@@ -545,7 +615,7 @@ def test_without_gradients(_):
                 out = fa.attention(qkv)
             assert not out.requires_grad and torch.equal(out, expected)
         assert expected.requires_grad
-        _, l, m = torch.ops.flashgpt.attention(qkv, None, None)
+        _, l, m = torch.ops.flashgpt.attention(qkv, None, None, None)
         assert not l.requires_grad and not m.requires_grad
 
 
