@@ -11,6 +11,7 @@ stands in for the library: what is not tested then are the kernels, the GPU that
 
 import contextlib
 import ctypes
+import importlib
 import importlib.metadata
 import os
 import re
@@ -998,6 +999,60 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         STAND_IN = None if ON_GPU else build_stand_in(folder)
         return unit.run(chosen)
+
+
+# ----------------------------------------------------------------------------
+# dev/bench/torch_documents.py
+
+
+def of_each_document(q, k, v, offsets, _, longest, __):
+    """Of tokens (n,NH,HS), by SDPA, as FlashAttention's varlen has it"""
+    pieces = [x.split(offsets.diff().tolist()) for x in (q, k, v)]
+    assert longest == max(piece.shape[0] for piece in pieces[0])
+    of_one = torch.nn.functional.scaled_dot_product_attention
+    out = [of_one(*(x.transpose(0, 1) for x in piece), is_causal=True).transpose(0, 1) for piece in zip(*pieces)]
+    return torch.cat(out), None
+
+
+def torch_documents():
+    try:
+        return importlib.import_module("torch_documents")
+    except SystemExit:
+        raise unit.Skipped("FlexAttention is in PyTorch from 2.5 on") from None
+
+
+def test_providers_of_documents_agree(_):
+    documents_bench = torch_documents()
+    for lengths in ("7", "64", "log-normal"):
+        starts = documents_bench.document_starts(2, 40, lengths)
+        qkv, dout = random(2, 40, 3, 2, 32), random(2, 40, 2, 32, seed=2)
+        with served():
+            providers = {"ours": documents_bench.ours, "flex": documents_bench.flex}
+            providers["varlen"] = documents_bench.varlen(of_each_document)
+            passes = {name: provider(qkv, dout, starts) for name, provider in providers.items()}
+            documents_bench.check_values(passes)
+            others = documents_bench.ours(qkv, dout, 0 * starts)
+            for which, words in ((0, "other: out is off ours by"), (1, "other: dq is off ours by")):
+                wrong = tuple(others[n] if n == which else passes["ours"][n] for n in range(2))
+                if lengths == "7":
+                    refused_by_the_bench(words, documents_bench.check_values, {"ours": passes["ours"], "other": wrong})
+
+
+def test_documents_are_counted(_):
+    documents_bench = torch_documents()
+    starts = documents_bench.document_starts(3, 100, "30")
+    assert starts.unique(dim=0).tolist() == [[t // 30 * 30 for t in range(100)]]
+    assert documents_bench.visible_scores(starts) == 3 * (3 * 30 * 31 // 2 + 10 * 11 // 2)
+    offsets, longest = documents_bench.offsets_of(starts)
+    assert offsets.tolist() == [row * 100 + begin for row in range(3) for begin in (0, 30, 60, 90)] + [300]
+    assert longest == 30
+    ends = documents_bench.document_starts(16, 16384, "log-normal")
+    found = documents_bench.offsets_of(ends)[0].diff().float()
+    assert 370 < found.median() < 440 and 620 < found.mean() < 760, (found.median(), found.mean())
+    rows = list(documents_bench.rows_of({"ours": 2.0, "a": 3.0, "b": 5.0}, "backward", 10**9, 1024, "64"))
+    assert [row["best_peer_over_this"] for row in rows] == ["1.500", "1.000", "0.600"]
+    assert rows[0]["tflops"] == f"{10 * 12 * 64 * 1e9 / 2e-3 / 1e12:.1f}"
+    assert all(set(row) < set(documents_bench.COLUMNS) for row in rows)
 
 
 if __name__ == "__main__":
