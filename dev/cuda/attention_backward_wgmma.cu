@@ -232,6 +232,8 @@ template <class C> int dq_sum_rows(int B, int T) { return B * CEIL_DIV(T, C::Br)
 
 // A row of the table of configurations; names are queries of a step x keys of a block.
 template <class C> constexpr AttentionBackwardConfig backward_config(const char* name) {
+    static_assert(C::WithDocuments::shared_bytes <= HOPPER_SHARED_BYTES,
+                  "a Hopper has too little shared memory for it");
     return {name,
             C::HS,
             C::WithDocuments::shared_bytes,

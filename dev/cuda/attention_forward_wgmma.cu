@@ -644,6 +644,8 @@ template <class C> void launch_forward(floatX* out, float* l, float* m, const fl
 
 // A row of the table of configurations; names are rows of a tile x keys of a block.
 template <class C> constexpr AttentionForwardConfig forward_config(const char* name) {
+    static_assert(C::WithDocuments::shared_bytes <= HOPPER_SHARED_BYTES,
+                  "a Hopper has too little shared memory for it");
     return {name,
             C::HS,
             C::WithDocuments::shared_bytes,

@@ -26,6 +26,7 @@ memory is addressed by 32-bit addresses. Only kernels built for sm_90a may call 
 namespace hopper {
 
 constexpr int WARPGROUP_SIZE = 128;
+constexpr size_t HOPPER_SHARED_BYTES = 227 << 10; // that a block may use
 
 // The number of SMs of the current GPU. Records an error (utils.h) if its compute capability is not 9.0, or if this build
 // has no code for sm_90a.

@@ -264,6 +264,8 @@ template <class Direction> struct AttentionTrial {
                 {{1, 200, 1, 0},
                  {3, 77, 1, 0},
                  {20, 600, 13, 0},
+                 {2, 200, 2, 0, ONE_DOCUMENT},
+                 {20, 600, 13, 0, ONE_DOCUMENT},
                  {2, 1025, 2, 0, ONE_DOCUMENT},
                  {2, 200, 2, 0, 1},
                  {2, 200, 2, 0, 2},

@@ -194,17 +194,19 @@ template <class C> struct BackwardConsumer {
     // S^T = -inf where the key is before the query's document.
     __device__ void mask_documents(Scores& S, int first_key) {
         if constexpr (C::documents) {
-            if (first_key >= s.starts[t % 2][Br - 1]) { return; } // the last query's document has all keys
+            const int last_start = s.starts[t % 2][C::shared_starts - 1];
+            if (first_key >= last_start) { return; } // the last query's document has all keys
             const int key = first_key + (int)(warp() * 16 + lane() / 4);
-            const int4* starts = reinterpret_cast<const int4*>(s.starts[t % 2]) + lane() % 4;
+            const int* starts = C::shared_starts == Br ? s.starts[t % 2] : s.all_starts[t % 2];
+            const int2* of_thread = reinterpret_cast<const int2*>(starts) + lane() % 4 * 2;
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                const int4 u = starts[4 * k];
-                const int x[4] = {u.x, u.y, u.z, u.w};
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    if (key + i / 2 % 2 * 8 < x[i / 4 * 2 + i % 2]) { S[8 * k + i] = -INFINITY; }
-                }
+            for (int i = 0; i < Br / 2; i += 4) {
+                const int2* next = of_thread + i / 8 * 8 + i / 4 % 2;
+                const int2 x = C::shared_starts == Br ? *next : __ldcg(next);
+                if (key < x.x) { S[i] = -INFINITY; }
+                if (key < x.y) { S[i + 1] = -INFINITY; }
+                if (key + 8 < x.x) { S[i + 2] = -INFINITY; }
+                if (key + 8 < x.y) { S[i + 3] = -INFINITY; }
             }
         }
     }

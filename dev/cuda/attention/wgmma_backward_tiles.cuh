@@ -44,6 +44,9 @@ template <int HS_, int CONSUMERS, bool DOCUMENTS = false> struct BackwardTiles {
     static_assert(boxes == parts, "");
     static constexpr int dq_tiles = rotating_dq ? 1 : warpgroups; // of a step
     static constexpr int Br = dq_tiles * dq_elements / HS;        // queries of a step
+    // The last starts of a step, which come to shared memory with its queries: all, or, where there is no room for them, those
+    // that tell whether consumers must read all in scratch.
+    static constexpr int shared_starts = !documents ? 0 : computes_D ? 4 : Br;
     static constexpr int v_stages = rotating_dq ? 2 : 1;
     // Slices of 16 channels (a wgmma's K extent): in a box; and of K and V, operand A of S and dP, those kept in registers
     static constexpr int box_slices = dq_channels / 16;
@@ -69,7 +72,8 @@ template <int HS_, int CONSUMERS, bool DOCUMENTS = false> struct BackwardTiles {
         floatX O[boxes][computes_D ? Br * 64 : 0];                // (Br, HS), of the first step
         alignas(1024) float dQ[writers][dq_elements];             // dQ tiles: fp32, or the final 16-bit one
         float lse[2][Br], minus_D[2][Br];                         // (Br), as statistics_row() permutes them
-        int starts[2][documents ? Br : 0];                        // likewise
+        int starts[2][shared_starts];                             // likewise
+        const int* all_starts[documents ? 2 : 0];                 // of the step, in scratch
         // Barriers; attention/PROTOCOL.md has the table of who arrives and who waits.
         Mbarrier K_full[2], K_empty[2], V_full[v_stages], V_empty[v_stages];
         Mbarrier Q_full[2], Q_empty[2], dO_full[2], dO_empty[2];

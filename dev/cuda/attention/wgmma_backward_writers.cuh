@@ -52,7 +52,7 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             s.key_block[n % 2] = block.packed();
             if constexpr (C::documents) {
                 if (!block.none()) {
-                    block.document_steps = scratch.steps[(int64_t)block.b(p) * p.key_blocks + block.j];
+                    block.document_steps = __ldcg(scratch.steps + (int64_t)block.b(p) * p.key_blocks + block.j);
                 }
                 s.steps[n % 2] = block.document_steps;
             }
@@ -68,8 +68,10 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
             (loads_qk ? s.Q_empty : s.dO_empty)[t % 2].wait(t / 2 % 2 ^ 1);
             // Where the consumers compute D: of the first step from O; of the others other key blocks have computed it.
             const bool computed = !loads_qk && C::computes_D && !block.reversed, from_O = computed && i == 0;
-            constexpr int start_bytes = loads_qk && C::documents ? 4 : 0; // of a query
-            full.expect_tx(C::Br * (C::boxes * C::box_row + (from_O ? 0 : 4) + start_bytes));
+            constexpr int start_bytes = loads_qk ? 4 * C::shared_starts : 0;
+            const int* starts = scratch.starts + (int64_t)b * p.padded_T + row;
+            if constexpr (start_bytes > 0) { s.all_starts[t % 2] = starts; }
+            full.expect_tx(C::Br * (C::boxes * C::box_row + (from_O ? 0 : 4)) + start_bytes);
             load_tile<false, false>((loads_qk ? s.Q : s.dO)[t % 2], loads_qk ? qkv : dout, h, row, b, full);
             if constexpr (!loads_qk && C::computes_D) {
                 if (from_O) {
@@ -87,8 +89,7 @@ template <class C, bool loads_qk> __device__ inline void produce(typename C::Sha
                               C::Br * 4, full);
             }
             if constexpr (start_bytes > 0) {
-                cp_async_bulk(shared_address(s.starts[t % 2]), scratch.starts + (int64_t)b * p.padded_T + row,
-                              C::Br * 4, full);
+                cp_async_bulk(shared_address(s.starts[t % 2]), starts + C::Br - C::shared_starts, start_bytes, full);
             }
             if (i == 0) { // K and V after the first Q and dO, whose stages are free earlier
                 constexpr int stages = loads_qk ? 2 : C::v_stages;
@@ -123,7 +124,7 @@ template <class C> __device__ inline void write_dq(typename C::Shared& s, const 
         auto chain_at = [&](int offset) {
             int first = 0;
             if constexpr (C::documents) { // the query block's first query sees the first key block
-                first = scratch.starts[(int64_t)b * p.padded_T + block.j * C::Bc + offset * C::Br] / C::Bc;
+                first = __ldcg(scratch.starts + (int64_t)b * p.padded_T + block.j * C::Bc + offset * C::Br) / C::Bc;
             }
             return DqChain(block.j, block.reversed, offset / C::steps_per_block, first);
         };

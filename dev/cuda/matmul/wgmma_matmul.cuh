@@ -33,7 +33,7 @@ template <class TILE, bool B_MN_MAJOR, class EPILOGUE> struct MatmulTiles {
     static constexpr int chunk_area = aux_area + Epilogue::ring_chunks * CHUNK_BYTES;
     static constexpr int sum_rows = Epilogue::column_sums ? 4 : 1;
     static constexpr int other_bytes = 2 * (chunk_area + sum_rows * 256) + 512;
-    static constexpr int stages = (227 * 1024 - other_bytes) / stage_bytes;
+    static constexpr int stages = ((int)HOPPER_SHARED_BYTES - other_bytes) / stage_bytes;
 
     struct Shared {
         char A[stages][TileA::bytes], B[stages][TileB::bytes];
