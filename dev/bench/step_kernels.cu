@@ -11,7 +11,8 @@ in dev/cuda/bench/bench.h. A group, the line `step` and the line `GEMMs alone` a
 
 ms within the step, by events between its operations; ms and joules of the group (of the step, of the GEMMs) running alone;
 the bytes that it must move at least, every operand once, and its FLOPs, both counted. The step lacks what train_gpt2.cu copies
-and clears, and the host: speed.csv has the time of a whole one. dev/bench/step_kernels.py writes step_kernels.csv.
+and clears, and the host: speed.csv has the time of a whole one. With --fp8, input and weight alone also quantise gradients
+that another group has quantised in the step. dev/bench/step_kernels.py writes step_kernels.csv.
 */
 #include "dev/cuda/attention/attention.cuh"
 #include "dev/cuda/matmul/matmul.cuh"
@@ -181,7 +182,9 @@ static void launch_plain_gemms(GPT2* model, int R) {
     matmul_backward_weight(mm, model->grads.wte, a.output, a.lnf, 0, R, C, Vp);
     matmul_backward_input(mm, a.dbtc, a.output, model->params.wte, NULL, R, C, Vp);
 }
-static int plain_gemms(const GPT2* model) { return 12 * model->info.config.num_layers + 3; }
+static int plain_gemms(const GPT2* model, int R) {
+    return 12 * model->info.config.num_layers + 3 * (model->info.settings.fp8 ? R / fp8_classifier_rows(R) : 1);
+}
 
 // The same of e4m3 operands that are there already
 static void launch_plain_gemms_fp8(GPT2* model, int R) {
@@ -361,7 +364,7 @@ int main(int argc, char** argv) {
     check(status_now());
     const Timing gemms = time_alone(
         watch, meter, model, [&] { launch_gemms(model, R); }, 2.0, STEADY_STEP);
-    print_line("GEMMs alone", plain_gemms(model), gemms.ms, gemms, work.gemms);
+    print_line("GEMMs alone", plain_gemms(model, R), gemms.ms, gemms, work.gemms);
     gpt2_free(model);
     return EXIT_SUCCESS;
 }
