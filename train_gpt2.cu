@@ -1199,12 +1199,14 @@ int gpt2_num_scales(const GPT2* model) { return (int)gpt2_num_scales_of(model->i
 
 Status gpt2_get_scales(GPT2* model, float* scales) {
     status_clear();
+    if (gpt2_num_scales(model) == 0) { return STATUS_OK; }
     return device_copy(scales, model->fp8.scales, gpt2_num_scales(model) * sizeof(float), cudaMemcpyDeviceToHost);
 }
 
 Status gpt2_set_scales(GPT2* model, const float* scales) {
     status_clear();
-    model->fp8.cold = gpt2_num_scales(model) == 0 || scales[0] == 0;
+    if (gpt2_num_scales(model) == 0) { return STATUS_OK; }
+    model->fp8.cold = scales[0] == 0;
     return device_copy(model->fp8.scales, scales, gpt2_num_scales(model) * sizeof(float), cudaMemcpyHostToDevice);
 }
 
@@ -1231,6 +1233,7 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
                        model->info.config.padded_vocab_size);
     }
     gpt2_search(model, &model->scalars->loss, &model->scalars->norm, text, size);
+    model->fp8_begins = 1; // the magnitudes of the next step are not those of the passes searched
     return status_now();
 }
 

@@ -291,8 +291,8 @@ Status gpt2_forward(GPT2* model, const int* inputs, int B, int T);
 Status gpt2_evaluate(GPT2* model, const int* inputs, int B, int T);
 
 // Copies row t of the last forward pass's logits, t in [0, B*T), to the host: its first V elements. Refused after
-// gpt2_backward, which replaces them by their gradient. The weights must still be those of the pass. Logits are not rounded to
-// the training precision.
+// gpt2_backward, which replaces them by their gradient, and in fp8 after gpt2_forward. The weights must still be those of the
+// pass. Logits are not rounded to the training precision.
 Status gpt2_get_logits(GPT2* model, float* logits, int t);
 
 // A forward pass and the batch's losses, from logits in fp32, which are in gpt2_info()->losses; *loss is their mean in nats.
@@ -420,6 +420,10 @@ static inline Status gpt2_check_tokens(const GPT2Info* info, const int* tokens, 
 static inline Status gpt2_check_row(const GPT2Info* info, int t) {
     int rows = info->last_B * info->last_T;
     if (t < 0 || t >= rows) { return status_fail("logits of row %d, after a forward pass of %d rows", t, rows); }
+    if (info->settings.fp8 && info->last_pass == PASS_FORWARD) {
+        return status_fail(
+            "a training pass in fp8 does not keep what the logits are computed from; call gpt2_evaluate");
+    }
     if (info->last_pass != PASS_BACKWARD) { return STATUS_OK; }
     return status_fail("the logits' gradient has replaced them; call gpt2_get_logits before gpt2_backward");
 }

@@ -285,6 +285,10 @@ static void check_dump(const char* dump) {
     reference_row("and no pass of training", "",
                   gpt2_backward(run.model, state.x, state.y, 1, 0) == STATUS_ERROR &&
                       strstr(status_message(), "no gpt2_forward before it"));
+    check(gpt2_forward(run.model, state.x, state.B, state.T));
+    float logits;
+    reference_row("nor logits of one", "",
+                  gpt2_get_logits(run.model, &logits, 0) == STATUS_ERROR && strstr(status_message(), "gpt2_evaluate"));
     run.pass();
     reference_check_same("after a validation", run.bits(), bits);
     run.update(0); // from the magnitudes that fp8's operands have
