@@ -9,10 +9,9 @@ in dev/cuda/bench/bench.h. A group, the line `step` and the line `GEMMs alone` a
 
     GROUP,OPERATIONS,MS,ALONE_MS,JOULES,GB,TFLOP
 
-ms within the step, by events between its operations; ms and joules of the group (of the step, of the GEMMs) running alone (in
-fp8, input and weight then quantise also what others have in the step); the bytes that it must move at least, every operand
-once, and its FLOPs, both counted. The step lacks what train_gpt2.cu copies and clears, and the host: speed.csv has the time of
-a whole one. dev/bench/step_kernels.py writes step_kernels.csv.
+ms within the step, by events between its operations; ms and joules of the group (of the step, of the GEMMs) alone, where
+fp8's input and weight also quantise what others have in the step; the bytes, every operand once, and FLOPs it needs, counted.
+The step lacks train_gpt2.cu's copies and clears, and the host: speed.csv has a whole one. step_kernels.py writes the csv.
 */
 #include "dev/cuda/attention/attention.cuh"
 #include "dev/cuda/matmul/matmul.cuh"
