@@ -24,9 +24,7 @@ static Status begin(int B, int T, int NH, int HS) {
     int device;
     const cudaError_t pending = cudaPeekAtLastError();
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) {
-        error = cudaSetDevice(device);
-    } // else a thread's first call finds all pointers unknown
+    if (error == cudaSuccess) { error = cudaSetDevice(device); } // all pointers are unknown to a thread's first call
     if (error != cudaSuccess) { return status_fail("no GPU can be used: %s", cudaGetErrorString(error)); }
     if (pending != cudaSuccess) {
         return status_fail("a CUDA call before this one failed, and its error is pending: %s",

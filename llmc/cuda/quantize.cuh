@@ -35,13 +35,13 @@ __device__ inline void warp_collect_amax(unsigned* amax, unsigned bits) {
 // ----------------------------------------------------------------------------
 // Sources of (R,C) numbers: load() gives those of columns c to c+7 of row r.
 
-// Eight numbers of 16 bits, cast
-__device__ inline void load_8(float (&v)[8], const void* p) {
-    const uint4 words = *reinterpret_cast<const uint4*>(p);
-    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+// v = p[0..7]
+__device__ inline void load_8(float (&v)[8], const floatX* p) {
+    float x[x128::size];
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-        v[k] = __uint_as_float(k % 2 == 0 ? pairs[k / 2] << 16 : pairs[k / 2] & 0xffff0000u);
+        if (k % x128::size == 0) { unpack(x, load128(p + k)); }
+        v[k] = x[k % x128::size];
     }
 }
 
@@ -212,7 +212,7 @@ static __global__ void scales_kernel(float* scales, const float* amax, int sets,
 }
 
 // scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate; number `bounded`, whose
-// largest cannot grow, has no headroom. One whose largest is not finite stays or, if it is 0, becomes 1.
+// largest is near its bound in every step, has no headroom. One whose largest is not finite stays or, if it is 0, becomes 1.
 static inline void scales_of(float* scales, const float* amax, int sets, int count, float headroom, int bounded,
                              cudaStream_t stream) {
     scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, bounded);
