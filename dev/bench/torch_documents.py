@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention over rows of several documents, ours beside FlexAttention and FlashAttention's varlen: forward, backward.
 
-    make libattention.so && python3 dev/bench/torch_documents.py            # 65,536 tokens, 12 heads of 64: 10 minutes
+    make libattention.so && python3 dev/bench/torch_documents.py            # 65,536 tokens, 12 heads of 64
     python3 dev/bench/torch_documents.py --time 4096 --lengths log-normal   # one length of rows, one of documents
     python3 dev/bench/torch_documents.py --flash3 FOLDER                    # and FlashAttention-3, which lies there
 
@@ -19,17 +19,12 @@ import random
 import statistics
 import sys
 
-sys.path += [
-    os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, *path)
-    for path in (["data"], [os.pardir, "python"])
-]
-
 from measured import BENCH, file_name, gpu_name, gpu_provenance, write_rows
+from torch_attention import OURS, check_alike
 
 from data_common import Parser, fail, positive_int, run
 
 try:
-    import flashgpt_attention  # noqa: F401 (defines the operators)
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 except ImportError as error:
@@ -37,7 +32,6 @@ except ImportError as error:
 
 TOKENS, HEADS, HEAD_SIZE = 65536, 12, 64
 LENGTHS = ("64", "512", "2048", "log-normal")
-OURS = "ours"
 KEY = ["gpu", "commit", "T", "lengths", "direction", "provider"]
 COLUMNS = [
     *["gpu", "driver", "cuda", "torch", "date", "commit", "T", "lengths", "direction", "provider"],
@@ -141,14 +135,8 @@ def providers(flash3):
 
 
 def check_values(passes):
-    """Ends the program if a provider's results are not ours: each is 2e-3 to 3e-3 off fp64 in bf16."""
-    forward, backward = passes[OURS]
-    expected = [forward(), *backward()]
-    for name, (forward, backward) in passes.items():
-        for tensor, x, y in zip(("out", "dq", "dk", "dv"), [forward(), *backward()], expected):
-            error = ((x.float() - y.float()).norm() / y.float().norm()).item()
-            if not error <= 0.01:
-                fail(f"{name}: {tensor} is off ours by {error:.4f} of its norm")
+    """Ends the program if a provider's results are not ours."""
+    check_alike({name: [forward(), *backward()] for name, (forward, backward) in passes.items()})
 
 
 # ----------------------------------------------------------------------------

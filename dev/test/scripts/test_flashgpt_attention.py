@@ -1032,7 +1032,7 @@ def test_providers_of_documents_agree(_):
             passes = {name: provider(qkv, dout, starts) for name, provider in providers.items()}
             documents_bench.check_values(passes)
             others = documents_bench.ours(qkv, dout, 0 * starts)
-            for which, words in ((0, "other: out is off ours by"), (1, "other: dq is off ours by")):
+            for which, words in ((0, "other: out is off ours's by"), (1, "other: dq is off ours's by")):
                 wrong = tuple(others[n] if n == which else passes["ours"][n] for n in range(2))
                 if lengths == "7":
                     refused_by_the_bench(words, documents_bench.check_values, {"ours": passes["ours"], "other": wrong})
