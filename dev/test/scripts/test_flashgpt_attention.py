@@ -707,7 +707,7 @@ def test_errors_are_those_of_sdpa(_):
 
     def sdpa(x):
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return fa._sdpa(x, None, None)
+            return fa._sdpa(x, None, None, None)
 
     for shape in ((2, 1024, 12, 64), (1, 2048, 4, 128), (2, 777, 3, 96), (1, 1024, 2, 32)):
         B, T, NH, HS = shape
@@ -826,7 +826,8 @@ def test_what_the_library_refuses_leaves_the_GPU_usable(_):
     with served():
         for _ in range(2):
             words = "attention_forward (B 1, T 4, NH 2, HS 48): B 1, T 4, NH 2, HS 48: the head size must be 32, 64"
-            unit.refused(words, torch.ops.flashgpt.attention, random(1, 4, 3, 2, 48), None, None, error=RuntimeError)
+            arguments = random(1, 4, 3, 2, 48), None, None, None
+            unit.refused(words, torch.ops.flashgpt.attention, *arguments, error=RuntimeError)
             close(*both(fa.attention, qkv, dout), qkv, dout)
 
 
