@@ -1197,17 +1197,24 @@ Status gpt2_set_parameters(GPT2* model, const float* params) {
 
 int gpt2_num_scales(const GPT2* model) { return (int)gpt2_num_scales_of(model->info.config, model->info.settings); }
 
+// As device_copy, between scales that lie `to_stride` and `from_stride` bytes apart
+static Status gpt2_copy_scales(void* to, size_t to_stride, const void* from, size_t from_stride, int count) {
+    TRY(cuda_try(cudaDeviceSynchronize()));
+    TRY(cuda_try(cudaMemcpy2D(to, to_stride, from, from_stride, sizeof(float), (size_t)count, cudaMemcpyDefault)));
+    return cuda_try(cudaDeviceSynchronize());
+}
+
 Status gpt2_get_scales(GPT2* model, float* scales) {
     status_clear();
     if (gpt2_num_scales(model) == 0) { return STATUS_OK; }
-    return device_copy(scales, model->fp8.scales, gpt2_num_scales(model) * sizeof(float), cudaMemcpyDeviceToHost);
+    return gpt2_copy_scales(scales, sizeof(float), model->fp8.scales, sizeof(E4m3Scale), gpt2_num_scales(model));
 }
 
 Status gpt2_set_scales(GPT2* model, const float* scales) {
     status_clear();
     if (gpt2_num_scales(model) == 0) { return STATUS_OK; }
     model->fp8.cold = scales[0] == 0;
-    return device_copy(model->fp8.scales, scales, gpt2_num_scales(model) * sizeof(float), cudaMemcpyHostToDevice);
+    return gpt2_copy_scales(model->fp8.scales, sizeof(E4m3Scale), scales, sizeof(float), gpt2_num_scales(model));
 }
 
 // ----------------------------------------------------------------------------
@@ -1260,21 +1267,25 @@ void gpt2_host_free(void* memory) { cudaFreeHost(memory); }
 
 // tf32 where an fp32 build multiplies in it: with NVIDIA_TF32_OVERRIDE=0 cuBLAS does not, whatever it is asked for.
 static const char* gpt2_precision(GPT2Settings settings) {
+    if (settings.fp8) { return "fp8"; }
     const char* forced = getenv("NVIDIA_TF32_OVERRIDE");
     int tf32 = settings.tf32 && (forced == NULL || strcmp(forced, "0") != 0);
     return sizeof(floatX) == 4 && tf32 ? "tf32" : PRECISION_NAME;
 }
 
 double gpt2_peak_flops(const GPT2* model) {
-    const GPT2Settings settings = model->info.settings;
-    return gpu_peak_flops(model->device.name, settings.fp8 ? "fp8" : gpt2_precision(settings));
+    return gpu_peak_flops(model->device.name, gpt2_precision(model->info.settings));
 }
 
 // text: "cuBLASLt; fc, input of fcproj: wgmma; classifier: softmax_wgmma", the library and the GEMMs that other variants serve
-// on a GPU of this compute capability, in passes over B rows of T tokens
+// on a GPU of this compute capability, in passes over B rows of T tokens; in fp8 those of a step that has scales
 static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Config config, GPT2Settings settings,
                                 int B, int T) {
     ModelGemm gemms[MODEL_GEMMS];
+    if (settings.fp8) {
+        snprintf(text, size, "cublaslt_fp8");
+        return;
+    }
     gpt2_gemms(gemms, config, settings, B * T);
     size_t length = (size_t)snprintf(text, size, "cuBLASLt");
     for (const MatmulVariant& v : matmul_variants) {

@@ -195,7 +195,7 @@ static void launch_plain_gemms_fp8(GPT2* model, int R) {
     MatmulGroups groups = gpt2_groups(model, a.scratch, 0, 0);
     auto gemms = [&](int R, int IN, int OUT, floatX* out, float* dweight) {
         MatmulTensors t = {};
-        t.a_scale = t.b_scale = f->scales;
+        t.a_scale = t.b_scale = &f->scales->value;
         t.out = out, t.dinp = a.dbt4c, t.dweight = dweight;
         t.a = f->dout, t.b = f->weights;
         matmul_launch(&groups, "cublaslt_fp8", MATMUL_QKV, t, {R, IN, OUT, 0});

@@ -17,6 +17,11 @@ binades.
 
 constexpr float E4M3_LARGEST = 448;
 
+// One of an array of scales: cuBLASLt refuses (NOT_SUPPORTED) a scale whose address is no multiple of 16.
+struct alignas(16) E4m3Scale {
+    float value;
+};
+
 // The code nearest to x, ties to even; what is larger than the largest becomes the largest, NaN stays NaN.
 __host__ __device__ inline uint8_t e4m3_of(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
 

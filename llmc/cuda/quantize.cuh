@@ -201,19 +201,20 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
     cuda_try(cudaGetLastError());
 }
 
-static __global__ void scales_kernel(float* scales, const float* amax, int sets, int count, float headroom,
+static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
                                      int bounded) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
     unsigned largest = 0;
     for (int set = 0; set < sets; set++) { largest = larger_bits(largest, amax[(size_t)set * count + i]); }
     const float scale = e4m3_scale(__uint_as_float(largest) * (i == bounded ? 1.0f : headroom));
-    scales[i] = isfinite(scale) ? scale : scales[i] == 0 ? 1 : scales[i];
+    float* s = &scales[i].value;
+    *s = isfinite(scale) ? scale : *s == 0 ? 1 : *s;
 }
 
 // scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate; number `bounded`, whose
 // largest is near its bound in every step, has no headroom. One whose largest is not finite stays or, if it is 0, becomes 1.
-static inline void scales_of(float* scales, const float* amax, int sets, int count, float headroom, int bounded,
+static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int bounded,
                              cudaStream_t stream) {
     scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, bounded);
     cuda_try(cudaGetLastError());

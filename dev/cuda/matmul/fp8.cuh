@@ -28,11 +28,11 @@ struct Fp8Inputs {
 };
 
 struct Fp8 {
-    int layers;           // of the model; what follows has a block more
-    int cold;             // 1: there are no scales yet
-    float* scales;        // (layers + 1, 8) delayed
-    unsigned* amax;       // (layers + 1, 8) of the step so far
-    float* weight_scales; // (layers + 1, 4)
+    int layers;               // of the model; what follows has a block more
+    int cold;                 // 1: there are no scales yet
+    E4m3Scale* scales;        // (layers + 1, 8) delayed
+    unsigned* amax;           // (layers + 1, 8) of the step so far
+    E4m3Scale* weight_scales; // (layers + 1, 4)
     unsigned* weight_amax;
     const floatX* params;    // the model's weights
     uint8_t* weights;        // their codes: a matrix's at the place that it has in params
@@ -83,7 +83,7 @@ struct Fp8Memory {
 };
 static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t tokens) {
     const size_t C = config.channels, Vp = config.padded_vocab_size, rows = fp8_classifier_rows(tokens);
-    const size_t small = size_round_up(fp8_delayed(config.num_layers) * sizeof(float), 256); // scales, magnitudes
+    const size_t small = size_round_up(fp8_delayed(config.num_layers) * sizeof(E4m3Scale), 256); // scales, magnitudes
     const size_t codes = size_round_up(elements, 256), fch = size_round_up(4 * C * tokens, 256);
     const size_t dout = size_round_up(3 * C * tokens > rows * Vp ? 3 * C * tokens : rows * Vp, 256);
     Fp8Memory m;
@@ -103,8 +103,8 @@ static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, c
     uint8_t *own = (uint8_t*)memory, *operands = m.in_logits ? (uint8_t*)logits + m.logits : own + m.own;
     *f = {};
     f->layers = layers, f->cold = 1, f->dout_of = -1;
-    f->scales = (float*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
-    f->weight_scales = (float*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
+    f->scales = (E4m3Scale*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
+    f->weight_scales = (E4m3Scale*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
     f->statistics = (float2*)(own + m.statistics);
     f->params = params, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
     f->inputs = inputs;
@@ -134,7 +134,7 @@ static inline void fp8_weight(Fp8* f, int layer, bool collect, const floatX* wei
         collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream);
     } else {
         const StoredSource source = {weight};
-        quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i], OUT, IN, stream);
+        quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i].value, OUT, IN, stream);
     }
 }
 
@@ -145,7 +145,7 @@ static inline void fp8_input(Fp8* f, int layer, int row, int linear, bool column
     const Fp8Inputs* inputs = &f->inputs[layer];
     unsigned* amax = columns ? NULL : &f->amax[i]; // the forward pass has seen the same numbers
     auto quantize_source = [&](const auto& source) {
-        quantize(columns ? NULL : f->inp, columns ? f->inp : NULL, amax, source, &f->scales[i], R, C, stream);
+        quantize(columns ? NULL : f->inp, columns ? f->inp : NULL, amax, source, &f->scales[i].value, R, C, stream);
     };
     if (linear == FP8_ATTPROJ && layer < f->layers) { return quantize_source(StoredSource{stored}); }
     if (linear == FP8_FCPROJ) { return quantize_source(inputs->fcproj); }
@@ -177,11 +177,11 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
         return group;
     }
     const size_t at = t->weight ? (size_t)(t->weight - f->params) : 0;
-    t->b_scale = &f->weight_scales[layer * FP8_LINEARS + linear];
+    t->b_scale = &f->weight_scales[layer * FP8_LINEARS + linear].value;
     if (!t->dout) { // forward
         f->dout_of = -1;
         fp8_input(f, layer, row, linear, false, t->inp, s.R, s.IN, stream);
-        t->a = f->inp, t->a_scale = &f->scales[inp], t->b = f->weights + at;
+        t->a = f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
         t->ln = NULL;
         if (group == MATMUL_FC) { t->out = t->pre; }
         if (group == MATMUL_CLASSIFIER) { t->out = t->logits; }
@@ -191,12 +191,12 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     if (!of_fc && f->dout_of != dout) {
         f->dout_of = dout;
         const StoredSource source = {t->dout};
-        quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout], s.R, s.OUT, stream);
+        quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout].value, s.R, s.OUT, stream);
     }
-    t->a_scale = &f->scales[dout];
+    t->a_scale = &f->scales[dout].value;
     if (group == MATMUL_WEIGHT) {
         fp8_input(f, layer, row, linear, true, t->inp, s.R, s.IN, stream);
-        t->a = of_fc ? f->dfch_columns : f->dout_columns, t->b = f->inp, t->b_scale = &f->scales[inp];
+        t->a = of_fc ? f->dfch_columns : f->dout_columns, t->b = f->inp, t->b_scale = &f->scales[inp].value;
         return group;
     }
     t->a = of_fc ? f->dfch : f->dout, t->b = f->weight_columns + at;
@@ -211,7 +211,7 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
     if (group == MATMUL_DGELU) {
         const int dfch = layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
         const GeluGradientSource source = {t->dpre, t->pre};
-        quantize(f->dfch, f->dfch_columns, &f->amax[dfch], source, &f->scales[dfch], s.R, s.IN, stream, t->dbias,
+        quantize(f->dfch, f->dfch_columns, &f->amax[dfch], source, &f->scales[dfch].value, s.R, s.IN, stream, t->dbias,
                  (float*)scratch);
     }
     if (group == MATMUL_CLASSIFIER) {
@@ -219,7 +219,7 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
         const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
         classifier_statistics(f->statistics, t->losses, t->logits, t->targets, t->gradient_scale, s.R, s.vocab_size,
                               s.OUT, stream);
-        quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits], s.R, s.OUT, stream);
+        quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream);
         f->dout_of = dlogits;
     }
 }

@@ -70,7 +70,7 @@ struct MatmulTensors {
     const floatX* dout;   // (R,OUT)
     // of configurations that are `fp8`, instead of inp, weight and dout
     const uint8_t *a, *b;           // (M,K) and (N,K), e4m3
-    const float *a_scale, *b_scale; // (1)
+    const float *a_scale, *b_scale; // (1), aligned to 16 bytes
     // forward
     floatX* out;                       // (R,OUT)
     const floatX* skip;                // (R,OUT)

@@ -66,13 +66,14 @@ static bool apart(std::initializer_list<std::pair<size_t, size_t>> regions, size
 static void regions_do_not_overlap(int C, int Vp, int layers, size_t tokens, bool in_logits) {
     const GPT2Config config = {1024, Vp, Vp, layers, C / 64, C, 0};
     const size_t elements = (size_t)Vp * C + 12 * (size_t)layers * C * C + 1000, rows = fp8_classifier_rows(tokens);
-    const size_t delayed = sizeof(float) * fp8_delayed(layers), of_weights = sizeof(float) * FP8_LINEARS * (layers + 1);
+    const size_t delayed = fp8_delayed(layers), of_weights = FP8_LINEARS * (size_t)(layers + 1),
+                 scale = sizeof(E4m3Scale);
     const size_t dout = std::max(3 * C * tokens, rows * Vp), fch = 4 * C * tokens;
     const Fp8Memory m = fp8_memory(config, elements, tokens);
-    CHECK(apart({{m.scales, delayed},
-                 {m.amax, delayed},
-                 {m.weight_scales, of_weights},
-                 {m.weight_amax, of_weights},
+    CHECK(apart({{m.scales, delayed * scale},
+                 {m.amax, delayed * sizeof(unsigned)},
+                 {m.weight_scales, of_weights * scale},
+                 {m.weight_amax, of_weights * sizeof(unsigned)},
                  {m.statistics, rows * sizeof(float2)},
                  {m.weights, elements},
                  {m.weight_columns, elements}},
@@ -111,7 +112,8 @@ static struct {
     floatX dresidual, dbt4c, dbtc, logits, act, ln;
     float dweight;
     uint8_t weights[sizeof(params) / sizeof(floatX)], weight_columns[sizeof(weights)], codes[5];
-    float scales[(LAYERS + 1) * FP8_DELAYED], weight_scales[(LAYERS + 1) * FP8_LINEARS];
+    E4m3Scale scales[(LAYERS + 1) * FP8_DELAYED], weight_scales[(LAYERS + 1) * FP8_LINEARS];
+    float statistics[1]; // of LayerNorm
     unsigned amax[(LAYERS + 1) * FP8_DELAYED], weight_amax[(LAYERS + 1) * FP8_LINEARS];
     Fp8Inputs inputs[LAYERS + 1];
 } m;
@@ -147,11 +149,12 @@ static void launch(int layer, int linear, MatmulGroup group, MatmulTensors t, co
         const void* x = source_of(layer, linear);
         if (layer == LAYERS) { x = (const floatX*)x + row * CHANNELS; }
         const bool is_weight = group == MATMUL_WEIGHT;
-        const Codes of_inp = {x, versions[x], &m.scales[inp], is_weight};
-        const Codes of_dout = {dout, versions[dout], &m.scales[inp + FP8_LINEARS], is_weight};
-        const Codes of_weight = {weight_of(layer, linear), 0, &m.weight_scales[weight], dout != NULL};
+        const Codes of_inp = {x, versions[x], &m.scales[inp].value, is_weight};
+        const Codes of_dout = {dout, versions[dout], &m.scales[inp + FP8_LINEARS].value, is_weight};
+        const Codes of_weight = {weight_of(layer, linear), 0, &m.weight_scales[weight].value, dout != NULL};
         CHECK(contents[t.a] == (dout ? of_dout : of_inp) && contents[t.b] == (is_weight ? of_inp : of_weight));
         CHECK(t.a_scale == contents[t.a].scale && t.b_scale == contents[t.b].scale);
+        CHECK((uintptr_t)t.a_scale % 16 == 0 && (uintptr_t)t.b_scale % 16 == 0); // cuBLASLt refuses others
         CHECK(launched == (is_weight                  ? MATMUL_WEIGHT
                            : dout                     ? MATMUL_INPUT
                            : group == MATMUL_RESIDUAL ? group
@@ -234,10 +237,11 @@ static bool magnitudes_are_collected(int micro_batches) {
 
 static void a_step_reads_its_own_operands(void) {
     for (int i = 0; i < LAYERS; i++) {
-        m.inputs[i] = {
-            {&m.x[i], m.scales, m.scales, NULL, NULL}, {&m.residual2[i], m.scales, m.scales, NULL, NULL}, {&m.fch[i]}};
+        m.inputs[i] = {{&m.x[i], m.statistics, m.statistics, NULL, NULL},
+                       {&m.residual2[i], m.statistics, m.statistics, NULL, NULL},
+                       {&m.fch[i]}};
     }
-    m.inputs[LAYERS].qkv = {&m.x[LAYERS], m.scales, m.scales, NULL, NULL};
+    m.inputs[LAYERS].qkv = {&m.x[LAYERS], m.statistics, m.statistics, NULL, NULL};
     fp8.layers = LAYERS, fp8.cold = 1, fp8.dout_of = -1;
     fp8.scales = m.scales, fp8.amax = m.amax, fp8.weight_scales = m.weight_scales, fp8.weight_amax = m.weight_amax;
     fp8.params = m.params, fp8.weights = m.weights, fp8.weight_columns = m.weight_columns, fp8.inputs = m.inputs;
