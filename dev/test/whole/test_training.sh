@@ -527,7 +527,10 @@ check "-z 3 is -z 1" notes "-z 3: ZeRO stage 3 is not implemented; using -z 1" "
 if [[ $trainer == *cu* ]]; then
     check "--processes is the CPU trainer's" fails_with "--processes is the CPU trainer's" "${short[@]}" --processes 2
     if "$trainer" "${short[@]}" --fp8 1 --plan >/dev/null 2>&1; then
-        check "fp8" run fp8 -e $model -s 0 --fp8 1
+        check "fp8" run fp8 -e $model -s 0 --fp8 1 -r 1
+        for row in "precision | fp8" "GEMMs | cublaslt_fp8" "recompute | 2"; do
+            check "which says so: $row" grep -qE "^\| ${row/ |/ *\\|} " "$dir/fp8.log"
+        done
         check "loses little" awk -v a="$(val_loss whole 40)" -v b="$(val_loss fp8 40)" 'BEGIN { exit !(b != "" && b < a + .05) }'
         for flags in "-r 0" "-r 2 --cuda-graphs 0" "-s 3 -v 7 --verify-every 4"; do
             # shellcheck disable=SC2086 # several words
