@@ -257,7 +257,8 @@ def test_a_failed_check_shows(folder):
 
 
 def test_a_count_of_lines_stays_while_it_is_within_a_tenth(folder):
-    script(folder, "--check")
+    edit(folder, "README.md", lambda text: re.sub(r"\| [\d,]+ \|$", "| 1 |", text, flags=re.MULTILINE))
+    script(folder)  # counts them anew
     lines = unit.read(os.path.join(folder, "train_gpt2.cu")).count("\n")
     edit(folder, "train_gpt2.cu", lambda text: text + "\n" * (lines // 30))
     script(folder, "--check")
