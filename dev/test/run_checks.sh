@@ -36,7 +36,7 @@ done
 run() { # JOBS CHECK...
     [ $# -gt 1 ] || return 0
     "$make" -s -k --no-print-directory -j"$1" --output-sync=target "${@:2}" 2>&1 |
-        grep -vE '^make(\[[0-9]+\])?: (\*\*\* .*check-|Target .check-.* not remade)' # check.sh has said it
+        grep --line-buffered -vE '^make(\[[0-9]+\])?: (\*\*\* .*check-|Target .check-.* not remade)' # check.sh has said it
 }
 run "${GPU_JOBS:-3}" "${on_gpu[@]}" &
 run "${CHECK_JOBS:-2}" "${beside[@]}"

@@ -1030,7 +1030,12 @@ def test_providers_of_documents_agree(_):
         with served():
             providers = {"ours": documents_bench.ours, "flex": documents_bench.flex}
             providers["varlen"] = documents_bench.varlen(of_each_document)
-            passes = {name: provider(qkv, dout, starts) for name, provider in providers.items()}
+            passes = {}
+            for name, provider in providers.items():
+                try:
+                    passes[name] = provider(qkv, dout, starts)
+                except NotImplementedError:  # a newer PyTorch's on a CPU
+                    assert name == "flex"
             documents_bench.check_values(passes)
             others = documents_bench.ours(qkv, dout, 0 * starts)
             for which, words in ((0, "other: out is off ours's by"), (1, "other: dq is off ours's by")):

@@ -32,7 +32,7 @@ chmod +x "$dir/bin/make" "$dir/bin/nvidia-smi"
 record=$dir/tree/dev/test/gpu_runs.csv
 rows() { # [LOAD_SECONDS]: with the environment that is given before it
     echo commit >"$record"
-    CALLS=$dir/calls COMMIT=${COMMIT-1234567} TMPDIR=$dir/tmp PATH=$dir/bin:$PATH "$dir/tree/dev/test/gpu_rows.sh" "$@" >"$dir/out" 2>"$dir/err"
+    CALLS=$dir/calls COMMIT=1234567 ROWS=${ROWS-two one load} TMPDIR=$dir/tmp PATH=$dir/bin:$PATH "$dir/tree/dev/test/gpu_rows.sh" "$@" >"$dir/out" 2>"$dir/err"
 }
 has() { grep -q -- "$1" "$record" || { cat "$record" "$dir/out" "$dir/err"; return 1; }; }
 fails_with() { # TEXT [ARGUMENT...]
