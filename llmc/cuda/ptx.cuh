@@ -20,6 +20,12 @@ __device__ inline float rcp_approx_ftz(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// The larger of x and y; NaN, which fmaxf passes over, where one of them is NaN
+__device__ inline float max_nan(float x, float y) {
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
 // The square root of x: the relative error is at most 2^-23; 0 for x below 2^-126. One instruction, where sqrtf is eight.
 __device__ inline float sqrt_approx_ftz(float x) {
     float y;

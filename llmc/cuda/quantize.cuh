@@ -1,6 +1,6 @@
 /*
-Tensors in e4m3 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, of its transpose, or of
-both in one read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its columns
+Tensors in e4m3 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its transpose in
+the same read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its columns
 in a weight gradient.
 
 A source says what the numbers are: a tensor, or what is computed from one on the way, so that it is not stored in 16 bits. The
@@ -23,12 +23,11 @@ __device__ inline uint32_t e4m3_pair(float x, float y, float inverse) {
     return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
 }
 
-// The bits of the larger magnitude
-__device__ inline unsigned larger_bits(unsigned bits, float x) { return max(bits, __float_as_uint(fabsf(x))); }
+__device__ inline float larger_magnitude(float largest, float x) { return max_nan(largest, fabsf(x)); }
 
-// *amax = the largest of it and of `bits` over the warp; most warps only read it.
-__device__ inline void warp_collect_amax(unsigned* amax, unsigned bits) {
-    bits = __reduce_max_sync(0xffffffffu, bits);
+// *amax = the largest of it and of `largest` over the warp, as bits; most warps only read it.
+__device__ inline void warp_collect_amax(unsigned* amax, float largest) {
+    const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
     if (threadIdx.x % WARP_SIZE == 0 && bits > __ldcg(amax)) { atomicMax(amax, bits); }
 }
 
@@ -75,16 +74,23 @@ struct GeluSource {
     }
 };
 
-// d gelu'(pre)
+// d gelu'(pre). Of gelu(pre), too, the codes of the transpose are written, to act_columns (C,R), with a scale of its own.
 struct GeluGradientSource {
     const floatX *d, *pre;
-    __device__ void load(float (&v)[8], int r, int c, int C) const {
+    uint8_t* act_columns;
+    const float* act_scale;
+    __device__ void load(float (&v)[8], float (&act)[8], int r, int c, int C) const {
         float x[8];
         load_8(v, d + (size_t)r * C + c), load_8(x, pre + (size_t)r * C + c);
 #pragma unroll
-        for (int k = 0; k < 8; k++) { v[k] *= gelu_derivative(x[k], gelu_sigma(x[k])); }
+        for (int k = 0; k < 8; k++) {
+            const float sigma = gelu_sigma(x[k]);
+            v[k] *= gelu_derivative(x[k], sigma), act[k] = gelu(x[k], sigma);
+        }
     }
 };
+template <class Source> constexpr bool has_act = false;
+template <> constexpr bool has_act<GeluGradientSource> = true;
 
 // The gradient of logits (R,Vp) with these statistics (classifier.cuh): gradient_scale (p - [c = target]), 0 from column V on
 struct LogitGradientSource {
@@ -108,57 +114,84 @@ struct LogitGradientSource {
 // ----------------------------------------------------------------------------
 // Quantising
 
-// A thread has eight columns of four rows. Codes of four rows are a word of the tile: a column's are written by 16 bytes.
-// partial: row y of it (gridDim.y, C) = the column sums of the numbers in this block's rows; or NULL.
-template <bool ROWS, bool COLUMNS, class Source> static __global__ void __launch_bounds__(QUANTIZE_THREADS)
+// A tile of codes by columns: a word has those of four rows.
+typedef uint32_t QuantizeTile[QUANTIZE_COLUMNS][QUANTIZE_ROWS / 4 + 1];
+
+// words[j] and words[j + 1], byte k = a pair's two codes
+__device__ inline void put_pair(uint32_t (&words)[8], int j, int k, uint32_t pair) {
+    words[j] = __byte_perm(words[j], pair, 0x3210 + ((4 - k) << 4 * k));
+    words[j + 1] = __byte_perm(words[j + 1], pair, 0x3210 + ((5 - k) << 4 * k));
+}
+
+// columns (C,R) = the tile from this row and column on, 16 bytes at a time
+__device__ inline void store_columns(uint8_t* columns, const QuantizeTile& tile, int first_row, int first_column, int R,
+                                     int C) {
+    for (int i = threadIdx.x; i < QUANTIZE_COLUMNS * 8; i += QUANTIZE_THREADS) {
+        const int c = i / 8, word = i % 8 * 4, row = first_row + i % 8 * 16;
+        if (first_column + c >= C || row >= R) { continue; }
+        const uint4 codes = make_uint4(tile[c][word], tile[c][word + 1], tile[c][word + 2], tile[c][word + 3]);
+        *reinterpret_cast<uint4*>(columns + (size_t)(first_column + c) * R + row) = codes;
+    }
+}
+
+// A thread has eight columns of four rows, all of them within R or none: R is a multiple of 16.
+// partial: row y of it (gridDim.y, C) = the column sums of the numbers in this block's rows; or NULL. Only where has_act.
+template <bool COLUMNS, class Source> static __global__ void __launch_bounds__(QUANTIZE_THREADS, 4)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
                     const float* scale, int R, int C) {
-    __shared__ uint32_t tile[COLUMNS ? QUANTIZE_COLUMNS : 1][QUANTIZE_ROWS / 4 + 1];
-    __shared__ float sums[COLUMNS ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
+    constexpr bool ACT = has_act<Source>;
+    __shared__ QuantizeTile tiles[COLUMNS ? 1 + ACT : 1];
+    __shared__ float sums[ACT ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
     const int eighth = threadIdx.x % 8, quad = threadIdx.x / 8;
     const int first_row = blockIdx.y * QUANTIZE_ROWS, first_column = blockIdx.x * QUANTIZE_COLUMNS;
-    const int column = first_column + eighth * 8;
+    const int row = first_row + quad * 4, column = first_column + eighth * 8;
     const float inverse = 1.0f / *scale;
-    uint32_t words[8] = {};
-    float sum[8] = {};
-    unsigned largest = 0;
+    uint32_t codes[4][2] = {}, words[8] = {}, act_words[8] = {};
+    float sum[8] = {}, largest = 0, act_inverse = 0;
+    if constexpr (ACT) { act_inverse = 1.0f / *source.act_scale; }
+    if (row < R && column < C) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const int row = first_row + quad * 4 + k;
-        if (row >= R || column >= C) { continue; }
-        float v[8];
-        uint32_t codes[2] = {};
-        source.load(v, row, column, C);
+        for (int k = 0; k < 4; k++) {
+            float v[8], act[8];
+            if constexpr (ACT) {
+                source.load(v, act, row + k, column, C);
+            } else {
+                source.load(v, row + k, column, C);
+            }
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            const uint32_t pair = e4m3_pair(v[j], v[j + 1], inverse);
-            largest = larger_bits(larger_bits(largest, v[j]), v[j + 1]);
-            codes[j / 4] |= pair << j % 4 * 8;
-            words[j] |= (pair & 0xff) << k * 8;
-            words[j + 1] |= (pair >> 8) << k * 8;
-            sum[j] += v[j], sum[j + 1] += v[j + 1];
+            for (int j = 0; j < 8; j += 2) {
+                const uint32_t pair = e4m3_pair(v[j], v[j + 1], inverse);
+                largest = larger_magnitude(larger_magnitude(largest, v[j]), v[j + 1]);
+                codes[k][j / 4] |= pair << j % 4 * 8;
+                if (COLUMNS) { put_pair(words, j, k, pair); }
+                if (ACT) {
+                    put_pair(act_words, j, k, e4m3_pair(act[j], act[j + 1], act_inverse));
+                    sum[j] += v[j], sum[j + 1] += v[j + 1];
+                }
+            }
         }
-        if (ROWS) { *reinterpret_cast<uint2*>(rows + (size_t)row * C + column) = make_uint2(codes[0], codes[1]); }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            *reinterpret_cast<uint2*>(rows + (size_t)(row + k) * C + column) = make_uint2(codes[k][0], codes[k][1]);
+        }
     }
     if (amax) { warp_collect_amax(amax, largest); }
-    if (COLUMNS) {
+    if constexpr (COLUMNS) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            tile[eighth * 8 + j][quad] = words[j];
-            if (partial) { sums[quad][eighth * 8 + j] = sum[j]; }
+            tiles[0][eighth * 8 + j][quad] = words[j];
+            if constexpr (ACT) { tiles[ACT][eighth * 8 + j][quad] = act_words[j], sums[quad][eighth * 8 + j] = sum[j]; }
         }
         __syncthreads();
-        for (int i = threadIdx.x; i < QUANTIZE_COLUMNS * 8; i += QUANTIZE_THREADS) {
-            const int c = i / 8, word = i % 8 * 4, row = first_row + i % 8 * 16;
-            if (first_column + c >= C || row >= R) { continue; }
-            const uint4 codes = make_uint4(tile[c][word], tile[c][word + 1], tile[c][word + 2], tile[c][word + 3]);
-            *reinterpret_cast<uint4*>(columns + (size_t)(first_column + c) * R + row) = codes;
-        }
-        const int c = threadIdx.x;
-        if (partial && c < QUANTIZE_COLUMNS && first_column + c < C) {
-            float total = 0;
-            for (int q = 0; q < QUANTIZE_ROWS / 4; q++) { total += sums[q][c]; }
-            partial[(size_t)blockIdx.y * C + first_column + c] = total;
+        store_columns(columns, tiles[0], first_row, first_column, R, C);
+        if constexpr (ACT) {
+            store_columns(source.act_columns, tiles[ACT], first_row, first_column, R, C);
+            const int c = threadIdx.x;
+            if (partial && c < QUANTIZE_COLUMNS && first_column + c < C) {
+                float total = 0;
+                for (int q = 0; q < QUANTIZE_ROWS / 4; q++) { total += sums[q][c]; }
+                partial[(size_t)blockIdx.y * C + first_column + c] = total;
+            }
         }
     }
 }
@@ -168,28 +201,26 @@ static inline size_t quantize_scratch_bytes(int R, int C) {
     return sizeof(float) * CEIL_DIV(R, QUANTIZE_ROWS) * (size_t)C;
 }
 
-// rows (R,C) and columns (C,R), one of which may be NULL, = the codes of a source's numbers / *scale. *amax = the largest of it
-// and of their magnitudes, or not where amax is NULL. sums (C), only with columns, += the sums over rows; scratch as above.
+// rows (R,C) and columns (C,R), unless that is NULL, = the codes of a source's numbers / *scale. *amax = the largest of it
+// and of their magnitudes, or not where amax is NULL. sums (C), only where has_act, += the sums over rows; scratch as above.
 template <class Source> static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax,
                                                     const Source& source, const float* scale, int R, int C,
                                                     cudaStream_t stream, float* sums = NULL, float* scratch = NULL) {
     const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS));
-    auto kernel = !columns ? quantize_kernel<true, false, Source>
-                  : !rows  ? quantize_kernel<false, true, Source>
-                           : quantize_kernel<true, true, Source>;
+    auto kernel = columns ? quantize_kernel<true, Source> : quantize_kernel<false, Source>;
     kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C);
     cuda_try(cudaGetLastError());
     if (sums) { column_sum_partials(sums, scratch, (int)grid.y, C, C, stream); }
 }
 
 static __global__ void __launch_bounds__(QUANTIZE_THREADS) amax_kernel(unsigned* amax, const floatX* x, size_t n) {
-    unsigned largest = 0;
+    float largest = 0;
     for (size_t i = ((size_t)blockIdx.x * QUANTIZE_THREADS + threadIdx.x) * 8; i < n;
          i += (size_t)gridDim.x * QUANTIZE_THREADS * 8) {
         float v[8];
         load_8(v, x + i);
 #pragma unroll
-        for (int k = 0; k < 8; k++) { largest = larger_bits(largest, v[k]); }
+        for (int k = 0; k < 8; k++) { largest = larger_magnitude(largest, v[k]); }
     }
     warp_collect_amax(amax, largest);
 }
@@ -205,9 +236,9 @@ static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int s
                                      int bounded) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
-    unsigned largest = 0;
-    for (int set = 0; set < sets; set++) { largest = larger_bits(largest, amax[(size_t)set * count + i]); }
-    const float scale = e4m3_scale(__uint_as_float(largest) * (i == bounded ? 1.0f : headroom));
+    float largest = 0;
+    for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
+    const float scale = e4m3_scale(largest * (i == bounded ? 1.0f : headroom));
     float* s = &scales[i].value;
     *s = isfinite(scale) ? scale : *s == 0 ? 1 : *s;
 }

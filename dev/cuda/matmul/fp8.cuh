@@ -1,6 +1,7 @@
 /*
 The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are quantised where they are computed, not stored in
-16 bits first, or before the GEMM that reads them.
+16 bits first, or before the GEMM that reads them. An input's columns, for its weight gradient, are written with its rows and
+kept; but those of fcproj's, the largest, are computed again with the gradient of fc's output, which reads the same tensor.
 
 Each operand has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient is
 delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a whole
@@ -37,9 +38,11 @@ struct Fp8 {
     const floatX* params;    // the model's weights
     uint8_t* weights;        // their codes: a matrix's at the place that it has in params
     uint8_t* weight_columns; // those of its transpose
+    uint8_t* inp_columns;    // (layers, 3, kept_bytes) of the inputs (tokens,C) of the linears but fcproj
+    size_t kept_bytes;
     const Fp8Inputs* inputs; // (layers + 1)
     // operands of the next GEMMs
-    uint8_t* inp;                 // of an input, in rows or in columns
+    uint8_t* inp;                 // of an input; in the backward pass of fcproj's, in columns
     uint8_t *dout, *dout_columns; // of an output's gradient; but fc's,
     uint8_t *dfch, *dfch_columns; // which is computed while fcproj's is still needed
     float2* statistics;           // of the classifier's rows
@@ -75,7 +78,8 @@ static inline int fp8_classifier_rows(size_t tokens) {
 
 // Places, in bytes from the beginning of fp8's memory or, of operands, of theirs
 struct Fp8Memory {
-    size_t scales, amax, weight_scales, weight_amax, statistics, weights, weight_columns, own;
+    size_t scales, amax, weight_scales, weight_amax, statistics, weights, weight_columns, inp_columns, own;
+    size_t kept; // bytes of an input's columns
     size_t inp, dfch, dfch_columns, dout, dout_columns;
     size_t logits; // bytes of the logits' buffer before the operands
     int in_logits; // 1: the operands have room there; 0: they follow `own`
@@ -89,7 +93,8 @@ static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t to
     Fp8Memory m;
     m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.statistics = 4 * small;
     m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
-    m.weight_columns = m.weights + codes, m.own = m.weight_columns + codes;
+    m.weight_columns = m.weights + codes, m.inp_columns = m.weight_columns + codes;
+    m.kept = size_round_up(C * tokens, 256), m.own = m.inp_columns + config.num_layers * FP8_FCPROJ * m.kept;
     m.inp = 0, m.dfch = fch, m.dfch_columns = 2 * fch, m.dout = 3 * fch, m.dout_columns = m.dout + dout;
     m.logits = size_round_up(rows * Vp * sizeof(floatX), 256);
     m.in_logits = m.logits + m.dout_columns + dout <= tokens * Vp * sizeof(floatX);
@@ -107,6 +112,7 @@ static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, c
     f->weight_scales = (E4m3Scale*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
     f->statistics = (float2*)(own + m.statistics);
     f->params = params, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
+    f->inp_columns = own + m.inp_columns, f->kept_bytes = m.kept;
     f->inputs = inputs;
     f->inp = operands + m.inp, f->dfch = operands + m.dfch, f->dfch_columns = operands + m.dfch_columns;
     f->dout = operands + m.dout, f->dout_columns = operands + m.dout_columns;
@@ -138,14 +144,22 @@ static inline void fp8_weight(Fp8* f, int layer, bool collect, const floatX* wei
     }
 }
 
-// The codes of a linear layer's input (R,C), in f->inp, from row `row` on; stored: the tensor, for attproj.
-static inline void fp8_input(Fp8* f, int layer, int row, int linear, bool columns, const floatX* stored, int R, int C,
+// The columns of a linear layer's input. The classifier's are of the rows that it is computed for, where the blocks' backward
+// pass has not been yet.
+static inline uint8_t* fp8_inp_columns(const Fp8* f, int layer, int linear) {
+    return layer == f->layers     ? f->dfch_columns
+           : linear == FP8_FCPROJ ? f->inp
+                                  : f->inp_columns + (layer * FP8_FCPROJ + linear) * f->kept_bytes;
+}
+
+// The codes of a linear layer's input (R,C), in f->inp and in its columns, from row `row` on; stored: the tensor, for attproj.
+static inline void fp8_input(Fp8* f, int layer, int row, int linear, const floatX* stored, int R, int C,
                              cudaStream_t stream) {
     const int i = layer * FP8_DELAYED + linear;
     const Fp8Inputs* inputs = &f->inputs[layer];
-    unsigned* amax = columns ? NULL : &f->amax[i]; // the forward pass has seen the same numbers
+    uint8_t* columns = fp8_inp_columns(f, layer, linear);
     auto quantize_source = [&](const auto& source) {
-        quantize(columns ? NULL : f->inp, columns ? f->inp : NULL, amax, source, &f->scales[i].value, R, C, stream);
+        quantize(f->inp, columns != f->inp ? columns : NULL, &f->amax[i], source, &f->scales[i].value, R, C, stream);
     };
     if (linear == FP8_ATTPROJ && layer < f->layers) { return quantize_source(StoredSource{stored}); }
     if (linear == FP8_FCPROJ) { return quantize_source(inputs->fcproj); }
@@ -180,7 +194,7 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     t->b_scale = &f->weight_scales[layer * FP8_LINEARS + linear].value;
     if (!t->dout) { // forward
         f->dout_of = -1;
-        fp8_input(f, layer, row, linear, false, t->inp, s.R, s.IN, stream);
+        fp8_input(f, layer, row, linear, t->inp, s.R, s.IN, stream);
         t->a = f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
         t->ln = NULL;
         if (group == MATMUL_FC) { t->out = t->pre; }
@@ -195,8 +209,8 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     }
     t->a_scale = &f->scales[dout].value;
     if (group == MATMUL_WEIGHT) {
-        fp8_input(f, layer, row, linear, true, t->inp, s.R, s.IN, stream);
-        t->a = of_fc ? f->dfch_columns : f->dout_columns, t->b = f->inp, t->b_scale = &f->scales[inp].value;
+        t->a = of_fc ? f->dfch_columns : f->dout_columns;
+        t->b = fp8_inp_columns(f, layer, linear), t->b_scale = &f->scales[inp].value;
         return group;
     }
     t->a = of_fc ? f->dfch : f->dout, t->b = f->weight_columns + at;
@@ -209,8 +223,9 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
                              cudaStream_t stream) {
     if (f->cold) { return; }
     if (group == MATMUL_DGELU) {
-        const int dfch = layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
-        const GeluGradientSource source = {t->dpre, t->pre};
+        const int act = layer * FP8_DELAYED + FP8_FCPROJ, dfch = layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
+        const GeluGradientSource source = {t->dpre, t->pre, fp8_inp_columns(f, layer, FP8_FCPROJ),
+                                           &f->scales[act].value};
         quantize(f->dfch, f->dfch_columns, &f->amax[dfch], source, &f->scales[dfch].value, s.R, s.IN, stream, t->dbias,
                  (float*)scratch);
     }

@@ -27,7 +27,7 @@ struct Gemm {
     cudaDataType_t type;       // of d
     const floatX* bias = NULL; // (N): if given, added
     floatX* pre = NULL;        // (M,N): if given, d = gelu(pre)
-    const float* added = NULL; // (M,N): if given, d = added + a b^T
+    const void* added = NULL;  // (M,N) of the same type: if given, added to d
 };
 
 // The plan's key. 2: transposed, as 1, but never the key of a plan with 16-bit operands.
@@ -72,20 +72,17 @@ static void gemm(MatmulContext* context, const Gemm& g, cudaStream_t stream) {
 constexpr cudaDataType_t TYPE_X = CudaType<floatX>::value;
 // out (R,OUT) = inp W^T + bias
 static void forward(MatmulContext* context, const MatmulTensors* t, floatX* out, const floatX* bias, MatmulSizes s,
-                    cudaStream_t stream, floatX* pre = NULL) {
-    gemm(context, {t, out, s.R, s.OUT, s.IN, TYPE_X, bias, pre}, stream);
+                    cudaStream_t stream, floatX* pre = NULL, const floatX* added = NULL) {
+    gemm(context, {t, out, s.R, s.OUT, s.IN, TYPE_X, bias, pre, added}, stream);
 }
 
 inline void qkv(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     forward(context, t, t->out, t->bias, s, stream);
 }
 
-inline size_t residual_scratch(MatmulSizes s) { return sizeof(floatX) * s.R * s.OUT; }
 inline void residual(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    floatX* branch = (floatX*)context->scratch; // (R,OUT)
-    forward(context, t, branch, t->bias, s, stream);
-    residual_layernorm_forward(t->residual, t->ln, t->mean, t->rstd, t->skip, branch, t->ln_weight, t->ln_bias, s.R,
-                               s.OUT, stream);
+    forward(context, t, t->residual, t->bias, s, stream, NULL, t->skip);
+    layernorm_forward(t->ln, t->mean, t->rstd, t->residual, t->ln_weight, t->ln_bias, s.R, s.OUT, stream);
 }
 
 inline void fc(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
@@ -138,7 +135,7 @@ inline void weight(MatmulContext* context, const MatmulTensors* t, MatmulSizes s
 constexpr auto channels = e4m3_channels_unsupported, rows = e4m3_weight_unsupported;
 static constexpr MatmulConfig matmul_configs[] = {
     {"e4m3", MATMUL_QKV, channels, matmul_no_scratch, qkv, false, false, true},
-    {"e4m3", MATMUL_RESIDUAL, channels, residual_scratch, residual, false, false, true},
+    {"e4m3", MATMUL_RESIDUAL, channels, matmul_no_scratch, residual, false, false, true},
     {"e4m3", MATMUL_CLASSIFIER, channels, matmul_no_scratch, classifier, false, false, true},
     {"e4m3", MATMUL_DGELU, channels, dgelu_scratch, dgelu, false, false, true},
     {"e4m3", MATMUL_INPUT, channels, matmul_no_scratch, input, false, false, true},

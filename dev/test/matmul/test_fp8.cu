@@ -32,6 +32,9 @@ template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, 
     const void* x = tensor_of(source);
     if (rows) { contents[rows] = {x, versions[x], scale, false}; }
     if (columns) { contents[columns] = {x, versions[x], scale, true}; }
+    if constexpr (has_act<Source>) {
+        contents[source.act_columns] = {source.pre, versions[source.pre], source.act_scale, true};
+    }
     if (amax) { collected[amax]++; }
 }
 #define quantize write_down
@@ -76,9 +79,11 @@ static void regions_do_not_overlap(int C, int Vp, int layers, size_t tokens, boo
                  {m.weight_amax, of_weights * sizeof(unsigned)},
                  {m.statistics, rows * sizeof(float2)},
                  {m.weights, elements},
-                 {m.weight_columns, elements}},
+                 {m.weight_columns, elements},
+                 {m.inp_columns, (size_t)layers * 3 * m.kept}},
                 m.own));
     const size_t room = in_logits ? tokens * Vp * sizeof(floatX) - m.logits : m.bytes - m.own;
+    CHECK(m.kept >= C * tokens && m.kept % 256 == 0);
     CHECK(m.in_logits == in_logits && m.logits >= rows * Vp * sizeof(floatX) && (!in_logits || m.bytes == m.own));
     CHECK(apart({{m.inp, fch}, {m.dfch, fch}, {m.dfch_columns, fch}, {m.dout, dout}, {m.dout_columns, dout}}, room));
 }
@@ -111,7 +116,7 @@ static struct {
     floatX x[LAYERS + 1], residual2[LAYERS], atty[LAYERS], fch[LAYERS]; // their addresses stand for tensors
     floatX dresidual, dbt4c, dbtc, logits, act, ln;
     float dweight;
-    uint8_t weights[sizeof(params) / sizeof(floatX)], weight_columns[sizeof(weights)], codes[5];
+    uint8_t weights[sizeof(params) / sizeof(floatX)], weight_columns[sizeof(weights)], codes[5], kept[LAYERS * 3];
     E4m3Scale scales[(LAYERS + 1) * FP8_DELAYED], weight_scales[(LAYERS + 1) * FP8_LINEARS];
     float statistics[1]; // of LayerNorm
     unsigned amax[(LAYERS + 1) * FP8_DELAYED], weight_amax[(LAYERS + 1) * FP8_LINEARS];
@@ -246,7 +251,7 @@ static void a_step_reads_its_own_operands(void) {
     fp8.scales = m.scales, fp8.amax = m.amax, fp8.weight_scales = m.weight_scales, fp8.weight_amax = m.weight_amax;
     fp8.params = m.params, fp8.weights = m.weights, fp8.weight_columns = m.weight_columns, fp8.inputs = m.inputs;
     fp8.inp = &m.codes[0], fp8.dout = &m.codes[1], fp8.dout_columns = &m.codes[2], fp8.dfch = &m.codes[3];
-    fp8.dfch_columns = &m.codes[4];
+    fp8.dfch_columns = &m.codes[4], fp8.inp_columns = m.kept, fp8.kept_bytes = 1;
     forward(), backward(), forward(), backward();
     CHECK(magnitudes_are_collected(2) && contents.empty() && gemms == 0);
     fp8.cold = 0;

@@ -31,7 +31,7 @@ static bool is_code_of(uint8_t code, float x, float scale) {
     return code == expected || (expected == 0x7f && (code & 0x7f) == 0x7f) || (x == 0 && (code & 0x7f) == 0);
 }
 
-// Codes of x (R,C) and of its transpose, alone and together, between bytes that stay as they were; the largest magnitude.
+// Codes of x (R,C), alone and with those of its transpose, between bytes that stay as they were; the largest magnitude.
 static void check_quantize(int R, int C, float scale, float special) {
     const size_t n = (size_t)R * C, guard = 64;
     std::vector<floatX> x(n);
@@ -49,24 +49,24 @@ static void check_quantize(int R, int C, float scale, float special) {
     OnDevice<float> scales(1);
     from.set(x), scales.set({scale});
     bool right = true, kept = true, magnitude = true;
-    for (int which = 1; which <= 3; which++) {
+    for (bool both : {false, true}) {
         OnDevice<unsigned> amax(1);
         amax.set({0x3e800000}); // 0.25
         cuda_check(cudaMemset(rows.data, 0xaa, rows.n));
         cuda_check(cudaMemset(columns.data, 0xaa, columns.n));
-        quantize(which & 1 ? rows.data : NULL, which & 2 ? columns.data : NULL, which == 2 ? NULL : amax.data,
-                 StoredSource{from.data}, scales.data, R, C, 0);
+        quantize(rows.data, both ? columns.data : NULL, both ? NULL : amax.data, StoredSource{from.data}, scales.data,
+                 R, C, 0);
         check(status_now());
         const std::vector<uint8_t> r = rows.get(), c = columns.get();
         for (size_t i = 0; i < n; i++) {
-            right = right && (which & 1 ? is_code_of(r[i], (float)x[i], scale) : r[i] == 0xaa);
+            right = right && is_code_of(r[i], (float)x[i], scale);
             const size_t at = i % C * R + i / C;
-            right = right && (which & 2 ? is_code_of(c[at], (float)x[i], scale) : c[at] == 0xaa);
+            right = right && (both ? is_code_of(c[at], (float)x[i], scale) : c[at] == 0xaa);
         }
         for (size_t i = n; i < n + guard; i++) { kept = kept && r[i] == 0xaa && c[i] == 0xaa; }
-        const float got = __builtin_bit_cast(float, amax.get()[0]), expected = which == 2 ? 0.25f : largest;
+        const float got = __builtin_bit_cast(float, amax.get()[0]), expected = both ? 0.25f : largest;
         magnitude = magnitude && (isnan(expected) ? isnan(got) : got == expected);
-        if (which != 1) { continue; }
+        if (both) { continue; }
         amax.set({0x3e800000});
         collect_amax(amax.data, from.data, n, 0);
         const float alone = __builtin_bit_cast(float, amax.get()[0]);
@@ -161,7 +161,15 @@ static void check_sources(void) {
     for (size_t i = 0; i < n; i++) { expected[i] = gelu_of((float)x[i]); }
     check_source("GELU", GeluSource{dx->data}, expected, R, C, 0x1p-6f, false);
     for (size_t i = 0; i < n; i++) { expected[i] = (double)(float)d[i] * gelu_slope((float)x[i]); }
-    check_source("GELU's gradient", GeluGradientSource{dd->data, dx->data}, expected, R, C, 0x1p-15f, true);
+    const float act_scale = 0x1p-6f;
+    OnDevice<uint8_t> act_columns(n);
+    OnDevice<float>* dact_scale = on_device(std::vector<float>{act_scale});
+    check_source("GELU's gradient", GeluGradientSource{dd->data, dx->data, act_columns.data, dact_scale->data},
+                 expected, R, C, 0x1p-15f, true);
+    const std::vector<uint8_t> act = act_columns.get();
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; i++) { wrong += !is_near(act[i % C * R + i / C], gelu_of((float)x[i]), act_scale); }
+    reference_row("GELU's gradient", "columns of GELU", wrong == 0);
 
     const float gradient_scale = 1.0f / 4096;
     classifier_statistics(statistics.data, dlosses->data, dx->data, dtargets->data, gradient_scale, R, V, C, 0);
@@ -180,7 +188,8 @@ static void check_sources(void) {
     check_source("gradient of logits",
                  LogitGradientSource{dx->data, statistics.data, dtargets->data, gradient_scale, V}, expected, R, C,
                  e4m3_scale(gradient_scale), false);
-    delete dx, delete dd, delete dw, delete db, delete dmean, delete drstd, delete dlosses, delete dtargets;
+    delete dact_scale, delete dx, delete dd, delete dw, delete db, delete dmean, delete drstd, delete dlosses,
+        delete dtargets;
 }
 
 // Of two processes' magnitudes the larger, with headroom but for one that is bounded; 1 of zeros; what is not finite leaves a
