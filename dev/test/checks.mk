@@ -223,10 +223,11 @@ checks_of_test-long := $(call early_first,$(filter $(long_checks),$(checks_here)
 # Running them
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, half as many, but four:
-# some wait most of their time. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
+# some wait most of their time; those on a GPU a quarter, from three to six, because their host code waits for each other's in
+# the driver. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
 cores := $(shell nproc 2>/dev/null || echo 2)
 CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
-GPU_JOBS ?= 3
+GPU_JOBS ?= $(shell echo $$(($(cores) < 12 ? 3 : $(cores) > 24 ? 6 : $(cores) / 4)))
 asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
 test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
 # A check that does not exist, in CHECKS or as check-NAME
