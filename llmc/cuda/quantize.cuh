@@ -134,9 +134,13 @@ __device__ inline void store_columns(uint8_t* columns, const QuantizeTile& tile,
     }
 }
 
+// Blocks of an SM, as many as the registers allow without spilling
+template <class Source> constexpr int quantize_blocks = sizeof(floatX) == 4 ? 2 : has_act<Source> ? 3 : 4;
+
 // A thread has eight columns of four rows, all of them within R or none: R is a multiple of 16.
 // partial: row y of it (gridDim.y, C) = the column sums of the numbers in this block's rows; or NULL. Only where has_act.
-template <bool COLUMNS, class Source> static __global__ void __launch_bounds__(QUANTIZE_THREADS, 4)
+template <bool COLUMNS, class Source>
+static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Source>)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
                     const float* scale, int R, int C) {
     constexpr bool ACT = has_act<Source>;
