@@ -13,6 +13,7 @@ row's. Needs PyTorch 2.7 or newer.
 """
 
 import importlib
+import inspect
 import math
 import os
 import random
@@ -121,7 +122,9 @@ def providers(flash3):
     found = {OURS: ours, "FlexAttention": flex}
     try:
         torch_varlen = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-        found["FlashAttention-2 varlen"] = varlen(lambda *arguments: torch_varlen(*arguments, is_causal=True))
+        before_2_11 = "is_causal" in inspect.signature(torch_varlen).parameters
+        causal = {"is_causal": True} if before_2_11 else {"window_size": (-1, 0)}
+        found["FlashAttention-2 varlen"] = varlen(lambda *arguments: torch_varlen(*arguments, **causal))
     except ImportError:
         print(f"note: PyTorch {torch.__version__} has no varlen attention")
     if flash3:
