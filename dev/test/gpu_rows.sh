@@ -5,7 +5,7 @@
 #     dev/test/gpu_rows.sh [LOAD_SECONDS]         default: 300. Ten minutes with 64 cores. COMMIT=abc1234 where there is no git
 #
 # Programs are built once, before the copies. Appends the rows, and leaves what was printed in build/rows. Exit code 1 where a
-# test failed. ROWS="two load" runs these alone.
+# test failed. ROWS="two load" runs these alone, ROWS=none builds the programs and runs nothing.
 set -uo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.." || exit 1
@@ -49,6 +49,7 @@ row() {
 checks=$(make -n test | grep -o 'check-[^ ]*' | tr '\n' ' ')
 make -s -k -j"$cores" test-programs CHECKS="$checks" >"$kept/build.log" 2>&1
 make -s -k -j"$cores" build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 >>"$kept/build.log" 2>&1
+[ "${ROWS:-}" != none ] || { grep -E ' error |Error [0-9]' "$kept/build.log" && exit 1; exit 0; }
 pids=()
 start() { # NAME ...: as row
     [[ " ${ROWS:-two one load} " == *" $1 "* ]] || return 0

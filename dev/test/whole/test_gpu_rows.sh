@@ -56,6 +56,9 @@ check "is said" grep -q "one: make test on GPU 2, exit code 2: make test: 4 pass
 check "and holds up no other" test "$(wc -l <"$record")" -eq 4
 ROWS=load check "the load alone" rows
 check "is one row" test "$(wc -l <"$record")" -eq 2
+ROWS=none check "none" rows
+check "only builds" test "$(wc -l <"$record")" -eq 1
+check "what is built once for each call" test "$(wc -l <"$dir/calls")" -eq 4
 FAKE_GPUS=2 check "two GPUs are too few" fails_with "2 GPUs here, it takes four"
 check "seconds that are none" fails_with "LOAD_SECONDS" soon
 mkdir "$dir/few"
