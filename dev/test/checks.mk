@@ -168,6 +168,7 @@ $(call precisions,test_resume_run,,build/train_gpt2cu_P train_gpt2,$(whole)/test
 $(call check,test_environment,cpu,train_gpt2,$(whole)/test_environment.sh ./train_gpt2)
 $(call check,test_documents,cpu,train_gpt2,$(whole)/test_documents.sh ./train_gpt2)
 $(call precisions,test_documents,,build/train_gpt2cu_P,$(whole)/test_documents.sh build/train_gpt2cu_P)
+$(call check,test_run_124M,cpu,train_gpt2 generate_gpt2,$(whole)/test_run_124M.sh ./train_gpt2)
 $(call check,test_doctor,cpu,train_gpt2,$(whole)/test_doctor.sh ./train_gpt2)
 $(call check,test_doctor_bf16,gpu,build/train_gpt2cu_bf16,$(whole)/test_doctor.sh build/train_gpt2cu_bf16)
 $(call check,test_launch_run,cpu,train_gpt2 build/test_launch_gpu,$(whole)/test_launch.sh ./train_gpt2 build/test_launch_gpu)

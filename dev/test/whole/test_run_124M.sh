@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# scripts/run_124M.sh with a small model on the CPU: what it takes is said first; a run that is stopped, and one that is killed,
+# goes on; the end has a sample and an export; wrong arguments are refused in one line.
+#
+#     dev/test/whole/test_run_124M.sh ./train_gpt2
+cd "$(dirname "$0")/../../.." || exit 1
+. dev/test/fixtures/unit.sh
+export TRAINER=$1 TOKENIZER=bytes
+script=scripts/run_124M.sh
+small=(-- -e gpt2:l2c64h2t64 -b 4 -t 64 -d 512 -l 2e-3 -n 3)
+run() { # MINUTES ARGUMENT...
+    "$script" --text llmc/base README.md --minutes "$1" -o "$dir/out" "${@:2}" >"$dir/log" 2>&1
+}
+refuses() { # TEXT ARGUMENT...
+    if ! "$script" "${@:2}" >"$dir/log" 2>"$dir/err" && [ "$(wc -l <"$dir/err")" -eq 1 ]; then
+        grep -q -- "^error: .*$1" "$dir/err" && return 0
+    fi
+    cat "$dir/err"
+    return 1
+}
+says() { grep -qE -- "$1" "$dir/log" || { cat "$dir/log"; return 1; }; }
+# end_it SIGNAL: the trainer of a run in the background, once it has written a checkpoint
+end_it() {
+    local script_pid tries=0
+    : >"$dir/log"
+    run 0.15 "${small[@]}" &
+    script_pid=$!
+    until grep -q "^wrote checkpoint" "$dir/log" || [ $((tries += 1)) -gt 600 ]; do sleep .1; done
+    pkill "-$1" -f -- "$TRAINER .*-o $dir/out/run"
+    wait $script_pid
+}
+
+check "what it takes" run 0.02 --cost "${small[@]}"
+check "steps" says "^a step takes [0-9.]+ ms: [0-9]+ steps in 0.02 minutes"
+check "memory" says "host peak"
+check "disk" says "disk available"
+check "trains nothing" test ! -e "$dir/out/run"
+check "stopped" end_it TERM
+check "says so" says "^stopped before step [0-9]+: the same command goes on"
+check "killed" eval '! end_it KILL'
+check "says it, too" says "^error: the trainer ended with exit code 137; the same command goes on"
+check "goes on" run 0.15 "${small[@]}"
+check "says so" says "^== goes on from the newest checkpoint of $dir/out/run"
+check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(cat "$dir/out/steps")")"
+check "a sample" says "^The "
+check "an export" test -s "$dir/out/hugging_face/model.safetensors"
+check "once more" run 0.15
+trains_no_step() { ! grep -q "^step" "$dir/log"; }
+check "trains no step" trains_no_step
+
+check "no such text" refuses "--text nowhere: no such file or folder" --text nowhere
+check "no time" refuses "--minutes 0: how long to train" --minutes 0
+check "another argument" refuses "--steps: no such argument" --steps 5
+check "a value that is not there" refuses "-o needs a value" -o
+check "what the script decides" refuses "-x: --minutes and -o before -- decide that" --text README.md -- -x 5
+check "no GPU" env -u TRAINER PATH=/usr/bin:/bin bash -c '! command -v nvidia-smi >/dev/null || exit 0; ! scripts/run_124M.sh 2>&1 | grep -qv "no GPU here"'
+check "a flag that is none" refuses "--nothing" --text README.md -o "$dir/other" -- --nothing 5
+finish

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# From text to a GPT-2 of 124M in a quarter of an hour on one GPU: makes tokens, says what the run will take, trains, shows what
+# the model writes, and exports it for transformers. After Ctrl-C, a kill or a crash the same command goes on.
+#
+#     scripts/run_124M.sh                                     # FineWeb: fetches 3 GB
+#     scripts/run_124M.sh --text book.txt papers/ --minutes 5 -o book
+#     scripts/run_124M.sh --cost                              # says what it would take, once there are tokens
+#     scripts/run_124M.sh --minutes 60 -- --fp8 1 -b 32       # flags of the trainer, instead of the script's
+#
+# Everything is kept in the folder -o (default: log_run_124M). The length is the time that --minutes says (default: 15) at the
+# speed that some steps are measured to have. Needs a GPU, and for FineWeb the Python package pyarrow. DATA_MIRROR as in dev/data;
+# TOKENIZER=bytes takes the bytes of --text for tokens, TRAINER=./train_gpt2 trains on the CPU.
+set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
+fail() { echo "error: $*" >&2; exit 1; }
+
+folder=log_run_124M minutes=15 only_cost=0 text=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --text)
+        shift
+        while [ $# -gt 0 ] && [[ $1 != -* ]]; do
+            [ -e "$1" ] || fail "--text $1: no such file or folder"
+            text+=("$(realpath "$1")")
+            shift
+        done
+        [ ${#text[@]} -gt 0 ] || fail "--text names no file or folder"
+        ;;
+    --minutes | -o)
+        [ $# -gt 1 ] || fail "$1 needs a value"
+        if [ "$1" = -o ]; then folder=$2; else minutes=$2; fi
+        shift 2
+        ;;
+    --cost) only_cost=1 && shift ;;
+    --) shift && break ;;
+    *) fail "$1: no such argument; --help lists them, and flags of the trainer follow --" ;;
+    esac
+done
+for flag; do
+    [[ ! $flag =~ ^(-x|--max-steps|-o|--output-dir|-y|--resume)$ ]] || fail "$flag: --minutes and -o before -- decide that"
+done
+[[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]] || fail "--minutes $minutes: how long to train, as 15 or 0.5"
+[[ $folder = /* ]] || folder=$PWD/$folder
+cd "$(dirname "$0")/.."
+trainer=${TRAINER:-./train_gpt2cu} generator=${TRAINER:+./generate_gpt2}
+generator=${generator:-./generate_gpt2cu}
+if [ -z "${TRAINER:-}" ]; then
+    nvidia-smi -L >/dev/null 2>&1 || fail "no GPU here: nvidia-smi finds none. scripts/quickstart.sh trains a small model on a CPU"
+    echo "== make: the trainer, what prompts its model, the tokenizer"
+    make -s -j "$(nproc)" train_gpt2cu generate_gpt2cu tokenize_gpt2 || fail "make failed; make doctor says what is missing"
+fi
+
+# The recipe; the trainer takes the last one of a flag that is there twice
+recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 0 -m 40)
+
+# ----------------------------------------------------------------------------
+# Tokens
+
+if [ ${#text[@]} -gt 0 ]; then
+    tokens=$folder/text
+    [ -e "${tokens}_val.bin" ] || [ -n "$(ls "${tokens}"_val_*.bin 2>/dev/null)" ] || {
+        echo "== tokens of ${text[*]}"
+        mkdir -p "$folder"
+        special=(--allow-special)
+        [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
+        python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}"
+    }
+    data=(-i "${tokens}_train*.bin" -j "${tokens}_val*.bin")
+    [ ! -e "$folder/gpt2_tokenizer.bin" ] || data+=(--tokenizer "$folder/gpt2_tokenizer.bin")
+else
+    tokens=dev/data/fineweb10B
+    shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # at 780 K tokens/s
+    echo "== FineWeb: $shards shards of 100 M tokens to train on, and one to validate"
+    python3 dev/data/fineweb.py --max-shards $((shards + 1))
+    data=(-i "$tokens/*train*.bin" -j "$tokens/*val*.bin" --tokenizer "$tokens/gpt2_tokenizer.bin")
+fi
+
+# ----------------------------------------------------------------------------
+# What it takes
+
+run=$folder/run
+if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
+    echo "== goes on from the newest checkpoint of $run"
+    settings=(-o "$run" -y 1)
+    steps=$(cat "$folder/steps")
+else
+    mkdir -p "$folder"
+    echo "== the speed of a step"
+    "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
+        fail "the trainer failed: $(grep '^error' "$folder/speed.log" | head -n 1); all it said is in $folder/speed.log"
+    ms=$(sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$folder/speed.log")
+    steps=$(awk -v ms="$ms" -v minutes="$minutes" 'BEGIN { n = int(minutes * 60000 / ms); print n < 20 ? 20 : n }')
+    between() { awk -v ms="$ms" -v minutes="$1" 'BEGIN { n = int(minutes * 60000 / ms); print n < 1 ? 1 : n }'; }
+    settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -u $((steps / 20)) -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
+    [ ! -e "$run" ] || settings+=(--overwrite 1) # it has no checkpoint yet
+    echo "$steps" >"$folder/steps"
+    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(grep '^error' "$folder/plan.log" | head -n 1)"
+    echo "a step takes $ms ms: $steps steps in $minutes minutes"
+    grep -E '^\| (GPU peak|host peak|training tokens|steps|checkpoints|disk available)' "$folder/plan.log"
+fi
+[ $only_cost = 0 ] || exit 0
+
+# ----------------------------------------------------------------------------
+# Train, and see
+
+if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
+    "$trainer" "${settings[@]}" || fail "the trainer ended with exit code $?; the same command goes on from its newest checkpoint"
+fi
+if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
+    echo "stopped before step $steps: the same command goes on"
+    exit 0
+fi
+echo "== what it writes"
+"$generator" -e "$run" --prompt "The " --tokens 100 --top-k 40 --quiet
+[ -e "$folder/hugging_face" ] || "$generator" -e "$run" --export "$folder/hugging_face"
+echo
+echo "The model is in $run, and for transformers in $folder/hugging_face. Next:"
+echo "  $generator -e $run --interactive"
+echo "  $generator -e $run --perplexity YOUR_TEXT"
+echo "  scripts/plot_run.py $run --html $folder/report.html"
