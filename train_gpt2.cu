@@ -180,15 +180,14 @@ static void gpt2_begin_fp8(GPT2* model) {
     gpt2_wait_weights(model);
     cuda_try(cudaMemsetAsync(f->amax, 0, fp8_delayed(f->layers) * sizeof(float), model->stream));
     cuda_try(cudaMemsetAsync(f->weight_amax, 0, weights * sizeof(float), model->stream));
+    const ParameterTensors w = gpt2_layer_parameters(model, 0);
+    const size_t stride = model->layout.layer_stride;
     for (bool collect : {true, false}) {
-        for (int i = 0; i < f->layers; i++) {
-            const ParameterTensors w = gpt2_layer_parameters(model, i);
-            fp8_weight(f, i, collect, w.qkvw, C, 3 * C, model->stream);
-            fp8_weight(f, i, collect, w.attprojw, C, C, model->stream);
-            fp8_weight(f, i, collect, w.fcw, C, 4 * C, model->stream);
-            fp8_weight(f, i, collect, w.fcprojw, 4 * C, C, model->stream);
-        }
-        fp8_weight(f, f->layers, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
+        fp8_weights(f, 0, f->layers, stride, collect, w.qkvw, C, 3 * C, model->stream);
+        fp8_weights(f, 0, f->layers, stride, collect, w.attprojw, C, C, model->stream);
+        fp8_weights(f, 0, f->layers, stride, collect, w.fcw, C, 4 * C, model->stream);
+        fp8_weights(f, 0, f->layers, stride, collect, w.fcprojw, 4 * C, C, model->stream);
+        fp8_weights(f, f->layers, 1, 0, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
         if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, -1, model->stream); }
     }
     model->fp8_begins = 0;

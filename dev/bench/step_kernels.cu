@@ -87,7 +87,7 @@ template <class Launch> static auto operation(Group group, Launch launch) {
 #define norm_of_blocks(...) OPERATION(NORM, (norm_of_blocks)(__VA_ARGS__))
 #define adamw_update(...) OPERATION(ADAMW, (adamw_update)(__VA_ARGS__))
 // in fp8 the weights are quantised once an update
-#define fp8_weight(...) OPERATION(ADAMW, (fp8_weight)(__VA_ARGS__))
+#define fp8_weights(...) OPERATION(ADAMW, (fp8_weights)(__VA_ARGS__))
 #define scales_of(...) OPERATION(ADAMW, (scales_of)(__VA_ARGS__))
 #define fp8_next_scales(...) OPERATION(ADAMW, (fp8_next_scales)(__VA_ARGS__))
 #include "train_gpt2.cu"

@@ -44,10 +44,13 @@ __device__ inline void load_8(float (&v)[8], const floatX* p) {
     }
 }
 
-// A tensor
+// A tensor, or those of a Batch
 struct StoredSource {
     const floatX* x;
-    __device__ void load(float (&v)[8], int r, int c, int C) const { load_8(v, x + (size_t)r * C + c); }
+    size_t stride = 0;
+    __device__ void load(float (&v)[8], int r, int c, int C) const {
+        load_8(v, x + blockIdx.z * stride + (size_t)r * C + c);
+    }
 };
 
 // LayerNorm of x, whose mean and rstd (R) are known
@@ -134,6 +137,13 @@ __device__ inline void store_columns(uint8_t* columns, const QuantizeTile& tile,
     }
 }
 
+// Tensors of one shape, `stride` elements apart, as their codes are; their scales and magnitudes are so many places apart.
+struct Batch {
+    int count = 1;
+    size_t stride = 0;
+    int places = 0;
+};
+
 // Blocks of an SM, as many as the registers allow without spilling
 template <class Source> constexpr int quantize_blocks = sizeof(floatX) == 4 ? 2 : has_act<Source> ? 3 : 4;
 
@@ -142,14 +152,14 @@ template <class Source> constexpr int quantize_blocks = sizeof(floatX) == 4 ? 2 
 template <bool COLUMNS, class Source>
 static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Source>)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
-                    const float* scale, int R, int C) {
+                    const float* scale, int R, int C, Batch batch) {
     constexpr bool ACT = has_act<Source>;
     __shared__ QuantizeTile tiles[COLUMNS ? 1 + ACT : 1];
     __shared__ float sums[ACT ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
     const int eighth = threadIdx.x % 8, quad = threadIdx.x / 8;
     const int first_row = blockIdx.y * QUANTIZE_ROWS, first_column = blockIdx.x * QUANTIZE_COLUMNS;
     const int row = first_row + quad * 4, column = first_column + eighth * 8;
-    const float inverse = 1.0f / *scale;
+    const float inverse = 1.0f / scale[blockIdx.z * batch.places * (sizeof(E4m3Scale) / sizeof(float))];
     uint32_t codes[4][2] = {}, words[8] = {}, act_words[8] = {};
     float sum[8] = {}, largest = 0, act_inverse = 0;
     if constexpr (ACT) { act_inverse = 1.0f / *source.act_scale; }
@@ -176,7 +186,8 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
         }
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            *reinterpret_cast<uint2*>(rows + (size_t)(row + k) * C + column) = make_uint2(codes[k][0], codes[k][1]);
+            *reinterpret_cast<uint2*>(rows + blockIdx.z * batch.stride + (size_t)(row + k) * C + column) =
+                make_uint2(codes[k][0], codes[k][1]);
         }
     }
     if (amax) { warp_collect_amax(amax, largest); }
@@ -187,7 +198,7 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
             if constexpr (ACT) { tiles[ACT][eighth * 8 + j][quad] = act_words[j], sums[quad][eighth * 8 + j] = sum[j]; }
         }
         __syncthreads();
-        store_columns(columns, tiles[0], first_row, first_column, R, C);
+        store_columns(columns + blockIdx.z * batch.stride, tiles[0], first_row, first_column, R, C);
         if constexpr (ACT) {
             store_columns(source.act_columns, tiles[ACT], first_row, first_column, R, C);
             const int c = threadIdx.x;
@@ -209,30 +220,34 @@ static inline size_t quantize_scratch_bytes(int R, int C) {
 // and of their magnitudes, or not where amax is NULL. sums (C), only where has_act, += the sums over rows; scratch as above.
 template <class Source> static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax,
                                                     const Source& source, const float* scale, int R, int C,
-                                                    cudaStream_t stream, float* sums = NULL, float* scratch = NULL) {
-    const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS));
+                                                    cudaStream_t stream, float* sums = NULL, float* scratch = NULL,
+                                                    Batch batch = Batch()) {
+    const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS), batch.count);
     auto kernel = columns ? quantize_kernel<true, Source> : quantize_kernel<false, Source>;
-    kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C);
+    kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C,
+                                                  batch);
     cuda_try(cudaGetLastError());
     if (sums) { column_sum_partials(sums, scratch, (int)grid.y, C, C, stream); }
 }
 
-static __global__ void __launch_bounds__(QUANTIZE_THREADS) amax_kernel(unsigned* amax, const floatX* x, size_t n) {
+static __global__ void __launch_bounds__(QUANTIZE_THREADS)
+    amax_kernel(unsigned* amax, const floatX* x, size_t n, Batch batch) {
     float largest = 0;
     for (size_t i = ((size_t)blockIdx.x * QUANTIZE_THREADS + threadIdx.x) * 8; i < n;
          i += (size_t)gridDim.x * QUANTIZE_THREADS * 8) {
         float v[8];
-        load_8(v, x + i);
+        load_8(v, x + blockIdx.y * batch.stride + i);
 #pragma unroll
         for (int k = 0; k < 8; k++) { largest = larger_magnitude(largest, v[k]); }
     }
-    warp_collect_amax(amax, largest);
+    warp_collect_amax(amax + blockIdx.y * batch.places, largest);
 }
 
 // *amax = the largest of it and of the magnitudes of x (n)
-static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaStream_t stream) {
+static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaStream_t stream, Batch batch = Batch()) {
     const size_t blocks = CEIL_DIV(n, (size_t)QUANTIZE_THREADS * 8), most = 1024;
-    amax_kernel<<<(unsigned)(blocks < most ? blocks : most), QUANTIZE_THREADS, 0, stream>>>(amax, x, n);
+    const dim3 grid((unsigned)(blocks < most ? blocks : most), batch.count);
+    amax_kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(amax, x, n, batch);
     cuda_try(cudaGetLastError());
 }
 

@@ -130,17 +130,19 @@ static inline int fp8_linear(const Fp8* f, int layer, int IN, int OUT) {
                               : FP8_FCPROJ;
 }
 
-// Quantises the weights (OUT,IN) of a linear layer of a block; their magnitudes are collected before, by collect = true
-// and scales_of().
-static inline void fp8_weight(Fp8* f, int layer, bool collect, const floatX* weight, int IN, int OUT,
-                              cudaStream_t stream) {
+// Quantises the weights (OUT,IN) of a linear layer of `blocks` blocks from block `layer` on, `stride` elements apart; their
+// magnitudes are collected before, by collect = true and scales_of().
+static inline void fp8_weights(Fp8* f, int layer, int blocks, size_t stride, bool collect, const floatX* weight, int IN,
+                               int OUT, cudaStream_t stream) {
     const int i = layer * FP8_LINEARS + fp8_linear(f, layer, IN, OUT);
     const size_t at = (size_t)(weight - f->params);
+    const Batch batch = {blocks, stride, FP8_LINEARS};
     if (collect) {
-        collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream);
+        collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream, batch);
     } else {
-        const StoredSource source = {weight};
-        quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i].value, OUT, IN, stream);
+        const StoredSource source = {weight, stride};
+        quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i].value, OUT, IN, stream,
+                 NULL, NULL, batch);
     }
 }
 

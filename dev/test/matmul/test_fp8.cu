@@ -27,18 +27,23 @@ static const void* tensor_of(const GeluSource& s) { return s.pre; }
 static const void* tensor_of(const GeluGradientSource& s) { return s.d; }
 static const void* tensor_of(const LogitGradientSource& s) { return s.logits; }
 template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, unsigned* amax, const Source& source,
-                                               const float* scale, int, int, cudaStream_t, float* = NULL,
-                                               float* = NULL) {
+                                               const float* scale, int, int, cudaStream_t, float* = NULL, float* = NULL,
+                                               Batch batch = Batch()) {
     const void* x = tensor_of(source);
-    if (rows) { contents[rows] = {x, versions[x], scale, false}; }
-    if (columns) { contents[columns] = {x, versions[x], scale, true}; }
+    for (int i = 0; i < batch.count; i++) {
+        const void* of = (const floatX*)x + i * batch.stride;
+        const float* its = scale + 4 * i * batch.places;
+        if (rows) { contents[rows + i * batch.stride] = {of, versions[of], its, false}; }
+        if (columns) { contents[columns + i * batch.stride] = {of, versions[of], its, true}; }
+    }
     if constexpr (has_act<Source>) {
         contents[source.act_columns] = {source.pre, versions[source.pre], source.act_scale, true};
     }
     if (amax) { collected[amax]++; }
 }
+static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, Batch = Batch()) { collected[amax]++; }
 #define quantize write_down
-#define collect_amax(amax, x, n, stream) (void)(x), (void)(n), (void)(stream), (void)collected[amax]++
+#define collect_amax count_amax
 #define classifier_statistics(...) (void)0
 #include "dev/cuda/matmul/fp8.cuh"
 #undef quantize
@@ -256,12 +261,12 @@ static void a_step_reads_its_own_operands(void) {
     CHECK(magnitudes_are_collected(2) && contents.empty() && gemms == 0);
     fp8.cold = 0;
     collected.clear();
-    for (int i = 0; i <= LAYERS; i++) {
-        for (int linear = 0; linear < (i < LAYERS ? FP8_LINEARS : 1); linear++) {
-            const MatmulSizes s = sizes_of(i, linear, 1);
-            fp8_weight(&fp8, i, false, weight_of(i, linear), s.IN, s.OUT, 0);
-        }
+    const MatmulSizes classifier = sizes_of(LAYERS, 0, 1);
+    for (int linear = 0; linear < FP8_LINEARS; linear++) {
+        const MatmulSizes s = sizes_of(0, linear, 1);
+        fp8_weights(&fp8, 0, LAYERS, weight_of(1, 0) - weight_of(0, 0), false, weight_of(0, linear), s.IN, s.OUT, 0);
     }
+    fp8_weights(&fp8, LAYERS, 1, 0, false, m.params, classifier.IN, classifier.OUT, 0);
     CHECK(collected.empty() && contents.size() == 2 * (LAYERS * FP8_LINEARS + 1));
     for (int micro = 0; micro < 3; micro++) { forward(), backward(); }
     CHECK(magnitudes_are_collected(3) && gemms == 3 * (12 * LAYERS + 3 * 2));
