@@ -29,10 +29,11 @@ struct Fp8Inputs {
 };
 
 struct Fp8 {
-    int layers;               // of the model; what follows has a block more
-    int cold;                 // 1: there are no scales yet
-    E4m3Scale* scales;        // (layers + 1, 8) delayed
-    unsigned* amax;           // (layers + 1, 8) of the step so far
+    int layers;        // of the model; what follows has a block more
+    int cold;          // 1: there are no scales yet
+    int fused;         // 1, only on Hopper: fc and dgelu are those of wgmma_fp8.cuh, which quantise in their epilogues
+    E4m3Scale* scales; // (layers + 1, 8) delayed
+    unsigned* amax;    // (layers + 1, 8) of the step so far
     E4m3Scale* weight_scales; // (layers + 1, 4)
     unsigned* weight_amax;
     const floatX* params;    // the model's weights
@@ -50,6 +51,20 @@ struct Fp8 {
 };
 
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
+
+// ----------------------------------------------------------------------------
+// fc and dgelu on Hopper, of e4m3 operands: the kernels of wgmma_fp8.cuh, compiled in matmul.cu
+
+// Where they write codes, and the scales of these: of act (R,4C) in rows, or of dpre (R,4C) in both and of act in columns
+struct Fp8Outputs {
+    uint8_t *rows, *columns, *act_columns;
+    const float *scale, *act_scale;
+    unsigned* amax; // of what rows are the codes of
+};
+// pre (R,OUT) and the codes of gelu(pre)
+Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cudaStream_t stream);
+// The codes of dpre and of gelu(pre); dbias += column sums of dpre. scratch: quantize_scratch_bytes(R, IN)
+Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, void* scratch, cudaStream_t stream);
 
 // ----------------------------------------------------------------------------
 // Memory
@@ -108,6 +123,7 @@ static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, c
     uint8_t *own = (uint8_t*)memory, *operands = m.in_logits ? (uint8_t*)logits + m.logits : own + m.own;
     *f = {};
     f->layers = layers, f->cold = 1, f->dout_of = -1;
+    f->fused = 0; // until they have been measured
     f->scales = (E4m3Scale*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
     f->weight_scales = (E4m3Scale*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
     f->statistics = (float2*)(own + m.statistics);
@@ -195,9 +211,10 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     const size_t at = t->weight ? (size_t)(t->weight - f->params) : 0;
     t->b_scale = &f->weight_scales[layer * FP8_LINEARS + linear].value;
     if (!t->dout) { // forward
+        const bool of_fc = f->fused && linear == FP8_FCPROJ;
         f->dout_of = -1;
-        fp8_input(f, layer, row, linear, t->inp, s.R, s.IN, stream);
-        t->a = f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
+        if (!of_fc) { fp8_input(f, layer, row, linear, t->inp, s.R, s.IN, stream); } // else fc has quantised it
+        t->a = of_fc ? f->dfch : f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
         t->ln = NULL;
         if (group == MATMUL_FC) { t->out = t->pre; }
         if (group == MATMUL_CLASSIFIER) { t->out = t->logits; }
@@ -218,6 +235,22 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     t->a = of_fc ? f->dfch : f->dout, t->b = f->weight_columns + at;
     if (group == MATMUL_DGELU) { t->dinp = t->dpre; }
     return MATMUL_INPUT;
+}
+
+// In place of the GEMM, where that is fused; returns whether it is. In the forward pass dfch is free for fcproj's input.
+static inline bool fp8_launch_fused(Fp8* f, int layer, MatmulGroup group, const MatmulTensors* t, MatmulSizes s,
+                                    void* scratch, cudaStream_t stream) {
+    const int act = layer * FP8_DELAYED + FP8_FCPROJ, dfch = layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
+    const float *act_scale = &f->scales[act].value, *scale = &f->scales[dfch].value;
+    if (f->cold || !f->fused) { return false; }
+    if (group == MATMUL_FC) {
+        fp8_fc(t, {f->dfch, NULL, NULL, act_scale, NULL, &f->amax[act]}, s, stream);
+        return true;
+    }
+    if (group != MATMUL_DGELU) { return false; }
+    uint8_t* act_columns = fp8_inp_columns(f, layer, FP8_FCPROJ);
+    fp8_dgelu(t, {f->dfch, f->dfch_columns, act_columns, scale, act_scale, &f->amax[dfch]}, s, scratch, stream);
+    return true;
 }
 
 // After it: the gradients of fc's output and of the logits are quantised where they are computed.

@@ -2,6 +2,13 @@
 #include "matmul.cuh"
 #include "build/matmul_variants.h" // those of matmul/choice.h's rules: MATMUL_VARIANTS(X)
 
+#ifndef PRECISION_FP32
+#include "wgmma_fp8.cuh"
+#else
+Status fp8_fc(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, cudaStream_t) { return STATUS_ERROR; }
+Status fp8_dgelu(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, void*, cudaStream_t) { return STATUS_ERROR; }
+#endif
+
 #define MATMUL_VARIANT(v) {#v, v::matmul_configs},
 static constexpr MatmulVariant matmul_table[] = {MATMUL_VARIANTS(MATMUL_VARIANT)};
 #undef MATMUL_VARIANT

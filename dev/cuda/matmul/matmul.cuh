@@ -77,13 +77,14 @@ struct MatmulGroups {
     int layer, row; // in e4m3: the groups' block, and the first row of what they are launched for
 };
 
-// Returns what was launched, nullptr after an error.
+// Returns what was launched, nullptr after an error or for what is in no variant (fp8_launch_fused).
 static inline const MatmulConfig* matmul_launch(MatmulGroups* g, const char* variant, MatmulGroup group,
                                                 MatmulTensors t, MatmulSizes s) {
     const MatmulGroup wanted = group;
     if (g->fp8) {
         variant = g->fp8->cold ? "cublaslt" : "cublaslt_fp8";
         group = fp8_before(g->fp8, g->layer, g->row, wanted, &t, s, g->stream);
+        if (fp8_launch_fused(g->fp8, g->layer, wanted, &t, s, g->context.scratch, g->stream)) { return nullptr; }
     }
     const MatmulConfig* config = matmul_choice_on(g->capability, variant, group, s);
     if (config) { config->launch(&g->context, &t, s, g->stream); }

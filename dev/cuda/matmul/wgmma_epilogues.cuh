@@ -34,6 +34,11 @@ struct EpilogueInput {
     const float* target_logits; // Exponentials: (M)
     float* row_sums;            // Exponentials: (N/BN rounded up, M)
     int classes;                // Exponentials: columns from here on are padding
+    // of e4m3 operands (wgmma_fp8.cuh)
+    const float *a_scale, *b_scale;
+    uint8_t *rows, *columns, *act_columns; // codes (M,N), (N,M), (N,M)
+    const float *scale, *act_scale;        // of rows and columns; of act_columns
+    unsigned* amax;                        // of what rows are the codes of
 };
 
 // A consumer's shared memory for outputs

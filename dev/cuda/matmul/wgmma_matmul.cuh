@@ -12,9 +12,12 @@ tiles share rows of B, load a half of them each, by multicast to both. PROTOCOL.
 
 namespace wgmma {
 
-// A configuration: tile, whether B is MN-major (A is K-major), epilogue.
-template <class TILE, bool B_MN_MAJOR, class EPILOGUE> struct MatmulTiles {
+// A configuration: tile, whether B is MN-major (A is K-major), epilogue. E4M3: both operands are K-major, and two codes along K
+// count as an element of 16 bits: only wgmma sees the difference.
+template <class TILE, bool B_MN_MAJOR, class EPILOGUE, bool E4M3 = false> struct MatmulTiles {
+    static_assert(!E4M3 || !B_MN_MAJOR, "8-bit operands are K-major");
     typedef TILE T;
+    static constexpr bool e4m3 = E4M3;
     typedef EPILOGUE Epilogue;
     typedef OperandTile<T::BM, false, 1> TileA;
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster> TileB;
@@ -133,8 +136,13 @@ template <class C> struct Consumer {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const uint64_t rows = a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16;
-                wgmma_mma_async<0, B::mn_major>(reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]), rows,
-                                                b + B::k_offset(i) / 16, !(first && i == 0));
+                auto& d = reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]);
+                const uint64_t columns = b + B::k_offset(i) / 16;
+                if constexpr (C::e4m3) {
+                    wgmma_mma_async_e4m3(d, rows, columns, !(first && i == 0));
+                } else {
+                    wgmma_mma_async<0, B::mn_major>(d, rows, columns, !(first && i == 0));
+                }
             }
         }
         wgmma_commit_group();
@@ -202,6 +210,14 @@ template <class C> struct Consumer {
 #pragma unroll
         for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
         release((state.stage + C::stages - 1) % C::stages);
+        if constexpr (C::e4m3) {
+            const float scale = __ldg(p.in.a_scale) * __ldg(p.in.b_scale);
+#pragma unroll
+            for (int block = 0; block < row_blocks; block++) {
+#pragma unroll
+                for (float& x : acc[block]) { x *= scale; }
+            }
+        }
     }
 
     __device__ void run() {
@@ -269,7 +285,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 // ----------------------------------------------------------------------------
 // Host
 
-// A GEMM. A is (M,K); B (N,K) or, MN-major, (K,N). out (M,N); second and aux likewise, or NULL.
+// A GEMM. A is (M,K); B (N,K) or, MN-major, (K,N). out (M,N), second and aux likewise, or NULL.
 struct Gemm {
     GemmSize size;
     const floatX *a, *b;
@@ -291,7 +307,7 @@ template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm& g)
     const int M = g.size.M, N = g.size.N, K = g.size.K;
     TRY(tensor_map_of_matrix(&maps->a, g.a, M, K, C::TileA::box_rows));
     TRY(tensor_map_of_matrix(&maps->b, g.b, B::mn_major ? K : N, B::mn_major ? N : K, B::box_rows));
-    TRY(tensor_map_of_matrix(&maps->out, g.out, M, N, BLOCK_ROWS));
+    if (g.out != nullptr) { TRY(tensor_map_of_matrix(&maps->out, g.out, M, N, BLOCK_ROWS)); }
     if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, M, N, BLOCK_ROWS)); }
     if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, M, N, BLOCK_ROWS)); }
     return STATUS_OK;

@@ -49,6 +49,19 @@ static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, Batc
 #undef quantize
 #undef collect_amax
 #undef classifier_statistics
+Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes, cudaStream_t) {
+    contents[out.rows] = {t->pre, versions[t->pre], out.scale, false};
+    collected[out.amax]++;
+    return STATUS_OK;
+}
+Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes, void*, cudaStream_t) {
+    const void* dpre = t->dpre;
+    contents[out.rows] = {dpre, versions[dpre], out.scale, false};
+    contents[out.columns] = {dpre, versions[dpre], out.scale, true};
+    contents[out.act_columns] = {t->pre, versions[t->pre], out.act_scale, true};
+    collected[out.amax]++;
+    return STATUS_OK;
+}
 #include "dev/test/fixtures/unit.h"
 
 static void rows_of_the_classifier_divide_a_batch(void) {
@@ -172,9 +185,10 @@ static void launch(int layer, int linear, MatmulGroup group, MatmulTensors t, co
         CHECK(is_weight || (dout ? t.dinp != NULL : group == MATMUL_RESIDUAL ? !t.ln : t.out != NULL));
         gemms++;
     }
-    if (t.dpre) { versions[t.dpre]++; }
-    if (t.logits) { versions[t.logits]++; }
-    fp8_after(&fp8, layer, group, &t, s, NULL, 0);
+    for (const void* written : {t.dpre, t.logits, group == MATMUL_FC ? t.pre : NULL}) {
+        if (written) { versions[written]++; }
+    }
+    if (!fp8_launch_fused(&fp8, layer, group, &t, s, NULL, 0)) { fp8_after(&fp8, layer, group, &t, s, NULL, 0); }
 }
 
 static void forward(void) {
@@ -189,7 +203,6 @@ static void forward(void) {
         versions[&m.residual2[i]]++;
         launch(i, FP8_FC, MATMUL_FC, t, NULL, TOKENS, 0);
         t = {}, t.inp = &m.act, t.residual = &m.x[i + 1], t.ln = &m.ln;
-        versions[&m.fch[i]]++;
         launch(i, FP8_FCPROJ, MATMUL_RESIDUAL, t, NULL, TOKENS, 0);
         versions[&m.x[i + 1]]++;
     }
@@ -245,14 +258,16 @@ static bool magnitudes_are_collected(int micro_batches) {
     return tensors == collected.size();
 }
 
-static void a_step_reads_its_own_operands(void) {
+static void a_step_reads_its_own_operands(int fused) {
+    contents.clear(), collected.clear();
+    gemms = 0;
     for (int i = 0; i < LAYERS; i++) {
         m.inputs[i] = {{&m.x[i], m.statistics, m.statistics, NULL, NULL},
                        {&m.residual2[i], m.statistics, m.statistics, NULL, NULL},
                        {&m.fch[i]}};
     }
     m.inputs[LAYERS].qkv = {&m.x[LAYERS], m.statistics, m.statistics, NULL, NULL};
-    fp8.layers = LAYERS, fp8.cold = 1, fp8.dout_of = -1;
+    fp8.layers = LAYERS, fp8.cold = 1, fp8.fused = fused, fp8.dout_of = -1;
     fp8.scales = m.scales, fp8.amax = m.amax, fp8.weight_scales = m.weight_scales, fp8.weight_amax = m.weight_amax;
     fp8.params = m.params, fp8.weights = m.weights, fp8.weight_columns = m.weight_columns, fp8.inputs = m.inputs;
     fp8.inp = &m.codes[0], fp8.dout = &m.codes[1], fp8.dout_columns = &m.codes[2], fp8.dfch = &m.codes[3];
@@ -281,6 +296,7 @@ int main(void) {
     regions_do_not_overlap(768, 256, 12, 4096, false);
     layers_are_known_by_their_sizes();
     other_batches_are_refused();
-    a_step_reads_its_own_operands();
+    a_step_reads_its_own_operands(0);
+    a_step_reads_its_own_operands(1); // on Hopper
     return unit_end();
 }

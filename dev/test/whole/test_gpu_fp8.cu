@@ -192,6 +192,93 @@ static void check_sources(void) {
         delete dtargets;
 }
 
+// The fused GEMMs of the MLP against fp64: pre, codes in both orders, magnitudes, dbias. Tensor cores add to 14 bits.
+static void check_fused(int R, int C) {
+    const int N = 4 * C;
+    const size_t n = (size_t)R * N;
+    std::vector<uint8_t> a((size_t)R * C), b((size_t)N * C);
+    uint32_t seed = 3;
+    for (std::vector<uint8_t>* codes : {&a, &b}) {
+        for (uint8_t& code : *codes) {
+            seed = seed * 1664525u + 1013904223u;
+            code = e4m3_of((float)(seed >> 8) / 8388608.0f - 1.0f);
+        }
+    }
+    const std::vector<floatX> bias = random_numbers(N, 1, 5);
+    const float a_scale = 0.25f, b_scale = 0.125f, act_scale = 0x1p-6f, dpre_scale = 0x1p-7f;
+    const auto decoded = [](const std::vector<uint8_t>& codes) {
+        std::vector<double> x;
+        for (uint8_t code : codes) { x.push_back(e4m3_value(code)); }
+        return x;
+    };
+    const std::vector<double> x_a = decoded(a), x_b = decoded(b);
+    std::vector<double> z(n), size(n); // a b^T, and the root of the sum of its terms' squares
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0, squares = 0;
+        for (int k = 0; k < C; k++) {
+            const double x = x_a[i / N * C + k] * x_b[i % N * C + k];
+            sum += x, squares += x * x;
+        }
+        z[i] = a_scale * b_scale * sum, size[i] = a_scale * b_scale * sqrt(squares);
+    }
+    OnDevice<uint8_t>*da = on_device(a), *db = on_device(b);
+    OnDevice<float>* scales = on_device(std::vector<float>{a_scale, 0, 0, 0, b_scale, 0, 0, 0, act_scale, dpre_scale});
+    OnDevice<floatX>* dbias_in = on_device(bias);
+    OnDevice<floatX> pre(n);
+    OnDevice<uint8_t> rows(n), columns(n), act_columns(n);
+    OnDevice<unsigned> amax(2);
+    OnDevice<float> dbias(N), scratch(quantize_scratch_bytes(R, N) / sizeof(float));
+    amax.set({0, 0}), dbias.set(std::vector<float>(N, 0.5f));
+    MatmulTensors t = {};
+    t.a = da->data, t.b = db->data, t.a_scale = scales->data, t.b_scale = scales->data + 4;
+    t.bias = dbias_in->data, t.pre = pre.data;
+    check(fp8_fc(&t, {rows.data, NULL, NULL, scales->data + 8, NULL, amax.data}, {R, C, N, 0}, 0));
+    const std::vector<floatX> x = pre.get();
+    std::vector<uint8_t> codes = rows.get();
+    size_t off = 0, wrong = 0;
+    float largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double expected = z[i] + (double)(float)bias[i % N];
+        off += !(fabs((float)x[i] - expected) <= ldexp(fabs(expected), -8) + 4e-3 * size[i]);
+        wrong += !is_near(codes[i], gelu_of((float)x[i]), act_scale);
+        largest = fmaxf(largest, fabsf((float)gelu_of((float)x[i])));
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "fused fc %d x %d", R, C);
+    reference_row(name, "pre", off == 0);
+    reference_row(name, "codes", wrong == 0);
+    reference_row(name, "largest", fabsf(__builtin_bit_cast(float, amax.get()[0]) - largest) <= 1e-5f * largest);
+
+    t.bias = NULL, t.dbias = dbias.data;
+    check(fp8_dgelu(&t, {rows.data, columns.data, act_columns.data, scales->data + 9, scales->data + 8, amax.data + 1},
+                    {R, N, C, 0}, scratch.data, 0));
+    codes = rows.get();
+    const std::vector<uint8_t> in_columns = columns.get(), act = act_columns.get();
+    const std::vector<float> total = dbias.get();
+    std::vector<double> sums(N, 0.5), allowed(N, 1e-3);
+    size_t other = 0, wrong_act = 0;
+    double most = 0;
+    off = wrong = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = i % N * R + i / N;
+        const double slope = gelu_slope((float)x[i]), expected = z[i] * slope, error = 4e-3 * size[i] * fabs(slope);
+        wrong += !(is_near(codes[i], expected - error, dpre_scale) || is_near(codes[i], expected, dpre_scale) ||
+                   is_near(codes[i], expected + error, dpre_scale));
+        other += codes[i] != in_columns[at];
+        wrong_act += !is_near(act[at], gelu_of((float)x[i]), act_scale);
+        sums[i % N] += expected, allowed[i % N] += error;
+        most = fmax(most, fabs(expected));
+    }
+    for (int j = 0; j < N; j++) { off += !(fabs(total[j] - sums[j]) <= allowed[j]); }
+    snprintf(name, sizeof(name), "fused dgelu %d x %d", R, C);
+    reference_row(name, "codes", wrong == 0);
+    reference_row(name, "columns", other == 0);
+    reference_row(name, "columns of GELU", wrong_act == 0);
+    reference_row(name, "dbias", off == 0);
+    reference_row(name, "largest", fabs(__builtin_bit_cast(float, amax.get()[1]) - most) <= 0.01 * most);
+    delete da, delete db, delete scales, delete dbias_in;
+}
+
 // Of two processes' magnitudes the larger, with headroom but for one that is bounded; 1 of zeros; what is not finite leaves a
 // scale, or makes it 1 where there is none.
 static void check_scales(void) {
@@ -263,7 +350,8 @@ static GPT2Settings fp8_settings(void) {
     return settings;
 }
 
-static void check_dump(const char* dump) {
+// fused: on Hopper, with the kernels that serve there; 0: with those of other GPUs
+static void check_dump(const char* dump, int fused) {
     char model_path[512], state_path[512];
     snprintf(model_path, sizeof(model_path), "%s.bin", dump);
     snprintf(state_path, sizeof(state_path), "%s_debug_state.bin", dump);
@@ -278,6 +366,7 @@ static void check_dump(const char* dump) {
     GPT2Settings bf16 = gpt2_default_settings();
     bf16.recompute = 0;
     Run plain(bf16, config, params, &state), run(fp8_settings(), config, params, &state);
+    run.model->fp8.fused = fused;
     plain.pass();
     run.pass();
     reference_row("no scales before an update", "", run.scales()[0] == 0);
@@ -310,6 +399,7 @@ static void check_dump(const char* dump) {
     reference_row("scales stay near", "", near == scales.size());
 
     Run resumed(fp8_settings(), config, params, &state);
+    resumed.model->fp8.fused = fused;
     check(gpt2_set_scales(resumed.model, scales.data()));
     resumed.pass();
     reference_check_same("from saved scales", resumed.bits(), bits);
@@ -400,7 +490,13 @@ int main(void) {
     check_sources();
     check_scales();
     check_refused();
-    check_dump("dev/reference/tiny_heads");
+    if (code.capability == 90) {
+        check_fused(272, 208);
+        check_fused(16, 64);
+        check_fused(400, 512);
+        check_dump("dev/reference/tiny_heads", 1);
+    }
+    check_dump("dev/reference/tiny_heads", 0);
     check_pieces();
     printf("%d passed, %d failed\n", reference_passed, reference_failed);
     return reference_failed ? EXIT_FAILURE : EXIT_SUCCESS;
