@@ -45,6 +45,7 @@ struct Scalars {
     float norm; // of the step's gradients; 0 before gpt2_grad_norm
     unsigned long long non_finite_weights, digest;
     unsigned first_non_finite;
+    int saturated_steps; // fp8
 };
 
 struct GPT2 {
@@ -188,7 +189,7 @@ static void gpt2_begin_fp8(GPT2* model) {
         fp8_weights(f, 0, f->layers, stride, collect, w.fcw, C, 4 * C, model->stream);
         fp8_weights(f, 0, f->layers, stride, collect, w.fcprojw, 4 * C, C, model->stream);
         fp8_weights(f, f->layers, 1, 0, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
-        if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, -1, model->stream); }
+        if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, -1, NULL, model->stream); }
     }
     model->fp8_begins = 0;
 }
@@ -560,6 +561,7 @@ static Status gpt2_take_scalars(GPT2* model) {
     model->info.mean_loss = model->scalars_host->loss;
     model->info.grad_norm = model->scalars_host->norm;
     model->info.non_finite_weights = model->scalars_host->non_finite_weights;
+    model->info.saturated_steps = model->scalars_host->saturated_steps;
     return STATUS_OK;
 }
 
@@ -701,8 +703,10 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     gpt2_update_matrices(model, weight_decay, adamw, guard);
     if (model->info.settings.fp8) {
         const int shares = gpt2_shares(model);
+        int* longest = &model->scalars->saturated_steps;
+        cuda_try(cudaMemsetAsync(longest, 0, sizeof(*longest), model->stream));
         fp8_next_scales(&model->fp8, shares ? gpt2_all_amax(model) : (float*)model->fp8.amax,
-                        shares ? model->info.size : 1, model->stream);
+                        shares ? model->info.size : 1, longest, model->stream);
     }
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     gpt2_copy_scalars(model);

@@ -20,6 +20,7 @@ constexpr float E4M3_LARGEST = 448;
 // One of an array of scales: cuBLASLt refuses (NOT_SUPPORTED) a scale whose address is no multiple of 16.
 struct alignas(16) E4m3Scale {
     float value;
+    int saturated; // steps in a row in which a number was beyond it
 };
 
 // The code nearest to x, ties to even; what is larger than the largest becomes the largest, NaN stays NaN.

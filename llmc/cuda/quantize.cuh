@@ -252,21 +252,25 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
 }
 
 static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
-                                     int bounded) {
+                                     int bounded, int* longest) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
     float largest = 0;
     for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
     const float scale = e4m3_scale(largest * (i == bounded ? 1.0f : headroom));
-    float* s = &scales[i].value;
-    *s = isfinite(scale) ? scale : *s == 0 ? 1 : *s;
+    E4m3Scale* s = &scales[i];
+    const bool beyond = s->value != 0 && largest > E4M3_LARGEST * s->value;
+    s->saturated = beyond && isfinite(scale) ? s->saturated + 1 : 0;
+    s->value = isfinite(scale) ? scale : s->value == 0 ? 1 : s->value;
+    if (longest) { atomicMax(longest, s->saturated); }
 }
 
 // scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate; number `bounded`, whose
 // largest is near its bound in every step, has no headroom. One whose largest is not finite stays or, if it is 0, becomes 1.
+// *longest = the largest of it and of how many steps in a row a tensor's numbers were beyond the scale that it had; or NULL.
 static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int bounded,
-                             cudaStream_t stream) {
-    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, bounded);
+                             int* longest, cudaStream_t stream) {
+    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, bounded, longest);
     cuda_try(cudaGetLastError());
 }
 

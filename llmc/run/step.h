@@ -92,10 +92,16 @@ static inline void trainer_optimizer_(Trainer* t, int step) {
                       (float)o->weight_decay, (float)o->grad_clip, step + 1));
 }
 
-// Ends the run if a completed update has left weights unchanged.
+// Ends the run if a completed update has left weights unchanged. Says where fp8's scales do not follow, every ten steps.
 static inline void trainer_check_update_(Trainer* t, int step) {
     unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
+    int saturated = gpt2_info(t->model)->saturated_steps;
     t->skipped = 0;
+    if (saturated > 0 && saturated % 10 == 0) {
+        terminal_line_clear();
+        printf("warning: fp8: a tensor has had numbers beyond its scale in %d steps in a row; they were cut off\n",
+               saturated);
+    }
     if (wrong == 0) { return; }
     trainer_fail_(t, step, 0, EXIT_NOT_FINITE,
                   "step %d/%d: the update made %llu weights or moments that are not "

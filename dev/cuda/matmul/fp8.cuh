@@ -276,9 +276,10 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
 
 // After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one. The
 // gradient of a logit is at most gradient_scale, which some token's nearly is, and most are so small that a binade counts.
-static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, cudaStream_t stream) {
+// *longest: as scales_of() has it.
+static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, cudaStream_t stream) {
     const int dlogits = f->layers * FP8_DELAYED + FP8_LINEARS;
-    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, stream);
+    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, longest, stream);
     f->cold = 0;
 }
 

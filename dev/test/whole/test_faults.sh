@@ -57,6 +57,12 @@ check "its step is saved beside the others" has_checkpoints inf "DONE_00000004 D
 check "-nk deletes none for it" ends keep inf-gradient@13 3 1 "checkpoint 00000013" -n 4 -nk 1
 check "so the last one stays" has_checkpoints keep "DONE_00000012 DONE_00000013 "
 check "a step that is saved already" ends twice inf-gradient@8 3 1 "checkpoint 00000008 in $dir/twice is complete" -n 4
+if [[ $trainer != *cu* ]]; then
+    check "fp8's numbers saturate" well saturated saturated@4:10
+    check "which is said" grep -q "^warning: fp8: a tensor has had numbers beyond its scale in 10 steps in a row" "$dir/saturated.log"
+    check "but not of fewer steps" well fewer saturated@4:9
+    check "then it is not" not grep -q "^warning: fp8" "$dir/fewer.log"
+fi
 check "a NaN loss in the first step" ends at_once nan-loss@0 3 1 "the loss is nan; first not finite: forward: "
 check "saves nothing" has_checkpoints at_once ""
 check "and says so" grep -qF "there is no checkpoint" "$dir/at_once.stderr"

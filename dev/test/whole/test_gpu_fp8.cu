@@ -285,14 +285,19 @@ static void check_scales(void) {
     const float largest = 448;
     OnDevice<E4m3Scale> scales(7);
     OnDevice<float> amax(14);
-    scales.set({{0}, {8}, {8}, {8}, {0}, {8}, {8}});
+    const float half = 0.5f; // below what 448 needs
+    scales.set({{0, 3}, {8, 3}, {8, 3}, {8, 3}, {0, 3}, {8, 3}, {half, 3}});
+    OnDevice<int> longest(1);
+    longest.set({2});
     amax.set({largest, 1, 0, NAN, NAN, 3, largest, 1, 2 * largest, 0, 1, 1, INFINITY, 1});
-    scales_of(scales.data, amax.data, 2, 7, 2, 6, 0);
+    scales_of(scales.data, amax.data, 2, 7, 2, 6, longest.data, 0);
     check(status_now());
     const float expected[] = {2, 4, 1, 8, 1, 8, 1};
     bool right = true;
     for (int i = 0; i < 7; i++) { right = right && scales.get()[i].value == expected[i]; }
     reference_row("scales of two processes", "", right);
+    for (int i = 0; i < 7; i++) { right = right && scales.get()[i].saturated == (i == 6 ? 4 : 0); }
+    reference_row("the tensor that saturated", "", right && longest.get()[0] == 4);
 }
 
 // ----------------------------------------------------------------------------
@@ -409,7 +414,15 @@ static void check_dump(const char* dump, int fused) {
     resumed.pass();
     reference_row("other scales, other bits", "", resumed.bits() != bits && isfinite(resumed.loss));
     resumed.update(0);
+    check(gpt2_synchronize(resumed.model));
     reference_row("saturated, they recover", "", resumed.scales()[0] >= scales[0] / 2);
+    reference_row("which is said", "", gpt2_info(resumed.model)->saturated_steps == 1);
+    for (int step = 0; step < 6; step++) {
+        resumed.pass();
+        resumed.update(0);
+    }
+    check(gpt2_synchronize(resumed.model));
+    reference_row("until it ends", "", gpt2_info(resumed.model)->saturated_steps == 0);
 
     // A weight that is not finite, in each GEMM: the loss or the norm is not finite either, and the update changes nothing.
     for (int tensor : {PARAMETER_qkvw, PARAMETER_fcprojw, PARAMETER_wte}) {

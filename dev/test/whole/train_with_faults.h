@@ -25,6 +25,7 @@ that of the fault. With FAULT_AHEAD the CPU's trainer begins steps ahead of the 
     nan-weight@7       a weight is NaN when the step begins
     nan-validation@10  the loss of the validation's first batch after 10 steps is NaN
     flip@9             the second time that the step is computed, a bit of a gradient flips
+    saturated@4:10     the model says that fp8's numbers saturate in the tenth step in a row (the CPU's trainer)
     slow@4:3           the step sleeps for 3 s; without :number, 6 s
     slow-save@3:1      the save in the background that follows the step takes 1 s longer
     term@4  usr1@4     SIGTERM or SIGUSR1 comes in the step        term-open@0      before the first step
@@ -245,7 +246,8 @@ static inline void fault_set_result(GPT2* model, float loss, float norm) {
 
 static inline Status fault_grad_norm(GPT2* model, float* norm) {
     const GPT2Info* info = gpt2_info(model);
-    Fault *loss = fault_due("loss"), *other_norm = fault_due("norm");
+    Fault *loss = fault_due("loss"), *other_norm = fault_due("norm"), *saturated = fault_due("saturated");
+    if (saturated) { ((GPT2Info*)(uintptr_t)info)->saturated_steps = saturated->number; }
     int inf = fault_due("inf-loss") != NULL, nan = fault_due("nan-loss") != NULL,
         other = fault_due("other-norm") != NULL;
     if (!inf && !nan && !other && !loss && !other_norm) { return gpt2_grad_norm(model, norm); }
