@@ -50,7 +50,12 @@ if [ -z "${TRAINER:-}" ]; then
     make -s -j "$(nproc)" train_gpt2cu generate_gpt2cu tokenize_gpt2 || fail "make failed; make doctor says what is missing"
 fi
 
-# The recipe; the trainer takes the last one of a flag that is there twice
+source=${text[*]:-FineWeb}
+[ -z "$(ls -A "$folder" 2>/dev/null)" ] || [ "$(cat "$folder/source" 2>/dev/null)" = "$source" ] ||
+    fail "-o $folder is of $(cat "$folder/source" 2>/dev/null || echo "another program"), not of $source: name another folder"
+mkdir -p "$folder" && echo "$source" >"$folder/source"
+
+# The recipe: the better of Muon's first points (dev/LOG.md). The trainer takes the last one of a flag that is there twice.
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 0 -m 40)
 
 # ----------------------------------------------------------------------------
@@ -59,8 +64,7 @@ recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 
 if [ ${#text[@]} -gt 0 ]; then
     tokens=$folder/text
     [ -e "${tokens}_val.bin" ] || [ -n "$(ls "${tokens}"_val_*.bin 2>/dev/null)" ] || {
-        echo "== tokens of ${text[*]}"
-        mkdir -p "$folder"
+        echo "== tokens of $source"
         special=(--allow-special)
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}"
@@ -69,10 +73,10 @@ if [ ${#text[@]} -gt 0 ]; then
     [ ! -e "$folder/gpt2_tokenizer.bin" ] || data+=(--tokenizer "$folder/gpt2_tokenizer.bin")
 else
     tokens=dev/data/fineweb10B
-    shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # at 780 K tokens/s
+    shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # enough for 780 K tokens/s
     echo "== FineWeb: $shards shards of 100 M tokens to train on, and one to validate"
     python3 dev/data/fineweb.py --max-shards $((shards + 1))
-    data=(-i "$tokens/*train*.bin" -j "$tokens/*val*.bin" --tokenizer "$tokens/gpt2_tokenizer.bin")
+    data=(-i "$tokens/*train*.bin" -j "$tokens/*val*.bin")
 fi
 
 # ----------------------------------------------------------------------------
@@ -84,7 +88,6 @@ if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
     settings=(-o "$run" -y 1)
     steps=$(cat "$folder/steps")
 else
-    mkdir -p "$folder"
     echo "== the speed of a step"
     "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
         fail "the trainer failed: $(grep '^error' "$folder/speed.log" | head -n 1); all it said is in $folder/speed.log"

@@ -48,6 +48,30 @@ check "once more" run 0.15
 trains_no_step() { ! grep -q "^step" "$dir/log"; }
 check "trains no step" trains_no_step
 
+check "another text" refuses "$dir/out is of .*/llmc/base .*README.md, not of .*/Makefile: name another folder" --text Makefile -o "$dir/out"
+check "no text" refuses "$dir/out is of .*README.md, not of FineWeb: name another folder" -o "$dir/out"
+
+# FineWeb, of a fineweb.py that makes shards of bytes, which say that they are GPT-2's tokens. Their table is at the root, where
+# the trainer looks for it, or would be.
+mkdir -p "$dir/tree/scripts" "$dir/tree/dev/data"
+cp $script "$dir/tree/scripts"
+cp README.md "$dir/tree"
+cat >"$dir/tree/dev/data/fineweb.py" <<END
+import os, struct, sys
+os.makedirs("dev/data/fineweb10B")
+text = open("README.md", "rb").read()
+for name in "val_000000", "train_000001":
+    with open(f"dev/data/fineweb10B/fineweb_{name}.bin", "wb") as f:
+        f.write(struct.pack("<256i", 20240520, 1, len(text), 50257, *[0] * 252) + struct.pack(f"<{len(text)}H", *text))
+print("arguments:", *sys.argv[1:])
+END
+fineweb() { TRAINER=$(realpath "$TRAINER") "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
+check "FineWeb" fineweb
+check "so many shards" says "^arguments: --max-shards 3$"
+check "and their steps" says "steps in 4 minutes"
+other_table() { grep "^| tokenizer " "$dir/web/speed.log"; }
+check "with the table at the root" eval "! other_table"
+
 check "no such text" refuses "--text nowhere: no such file or folder" --text nowhere
 check "no time" refuses "--minutes 0: how long to train" --minutes 0
 check "another argument" refuses "--steps: no such argument" --steps 5
