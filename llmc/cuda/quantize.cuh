@@ -44,7 +44,7 @@ __device__ inline void load_8(float (&v)[8], const floatX* p) {
     }
 }
 
-// A tensor, or those of a Batch
+// A tensor, or those of a QuantizeBatch
 struct StoredSource {
     const floatX* x;
     size_t stride = 0;
@@ -138,7 +138,7 @@ __device__ inline void store_columns(uint8_t* columns, const QuantizeTile& tile,
 }
 
 // Tensors of one shape, `stride` elements apart, as their codes are; their scales and magnitudes are so many places apart.
-struct Batch {
+struct QuantizeBatch {
     int count = 1;
     size_t stride = 0;
     int places = 0;
@@ -152,7 +152,7 @@ template <class Source> constexpr int quantize_blocks = sizeof(floatX) == 4 ? 2 
 template <bool COLUMNS, class Source>
 static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Source>)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
-                    const float* scale, int R, int C, Batch batch) {
+                    const float* scale, int R, int C, QuantizeBatch batch) {
     constexpr bool ACT = has_act<Source>;
     __shared__ QuantizeTile tiles[COLUMNS ? 1 + ACT : 1];
     __shared__ float sums[ACT ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
@@ -221,7 +221,7 @@ static inline size_t quantize_scratch_bytes(int R, int C) {
 template <class Source> static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax,
                                                     const Source& source, const float* scale, int R, int C,
                                                     cudaStream_t stream, float* sums = NULL, float* scratch = NULL,
-                                                    Batch batch = Batch()) {
+                                                    QuantizeBatch batch = QuantizeBatch()) {
     const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS), batch.count);
     auto kernel = columns ? quantize_kernel<true, Source> : quantize_kernel<false, Source>;
     kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C,
@@ -231,7 +231,7 @@ template <class Source> static inline void quantize(uint8_t* rows, uint8_t* colu
 }
 
 static __global__ void __launch_bounds__(QUANTIZE_THREADS)
-    amax_kernel(unsigned* amax, const floatX* x, size_t n, Batch batch) {
+    amax_kernel(unsigned* amax, const floatX* x, size_t n, QuantizeBatch batch) {
     float largest = 0;
     for (size_t i = ((size_t)blockIdx.x * QUANTIZE_THREADS + threadIdx.x) * 8; i < n;
          i += (size_t)gridDim.x * QUANTIZE_THREADS * 8) {
@@ -244,7 +244,8 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS)
 }
 
 // *amax = the largest of it and of the magnitudes of x (n)
-static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaStream_t stream, Batch batch = Batch()) {
+static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaStream_t stream,
+                                QuantizeBatch batch = QuantizeBatch()) {
     const size_t blocks = CEIL_DIV(n, (size_t)QUANTIZE_THREADS * 8), most = 1024;
     const dim3 grid((unsigned)(blocks < most ? blocks : most), batch.count);
     amax_kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(amax, x, n, batch);

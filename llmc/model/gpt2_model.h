@@ -200,7 +200,7 @@ typedef struct {
     // Weights, of all processes, that the last gpt2_update left as they were because their new value was not finite; after
     // gpt2_wait_update.
     unsigned long long non_finite_weights;
-    int saturated_steps; // fp8: steps up to the last gpt2_update in which a tensor had numbers beyond its scale; likewise
+    int saturated_steps; // fp8: for how many steps in a row, up to the last gpt2_update, a tensor has saturated; likewise
 } GPT2Info;
 
 // The blocks of memory that have an element for each parameter. In memory they are in the order of parameter_layout.h; the

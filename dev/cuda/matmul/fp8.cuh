@@ -152,7 +152,7 @@ static inline void fp8_weights(Fp8* f, int layer, int blocks, size_t stride, boo
                                int OUT, cudaStream_t stream) {
     const int i = layer * FP8_LINEARS + fp8_linear(f, layer, IN, OUT);
     const size_t at = (size_t)(weight - f->params);
-    const Batch batch = {blocks, stride, FP8_LINEARS};
+    const QuantizeBatch batch = {blocks, stride, FP8_LINEARS};
     if (collect) {
         collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream, batch);
     } else {
@@ -210,11 +210,11 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     }
     const size_t at = t->weight ? (size_t)(t->weight - f->params) : 0;
     t->b_scale = &f->weight_scales[layer * FP8_LINEARS + linear].value;
-    if (!t->dout) { // forward
-        const bool of_fc = f->fused && linear == FP8_FCPROJ;
+    if (!t->dout) { // forward; by_fc: its epilogue has quantised fcproj's input
+        const bool by_fc = f->fused && linear == FP8_FCPROJ;
         f->dout_of = -1;
-        if (!of_fc) { fp8_input(f, layer, row, linear, t->inp, s.R, s.IN, stream); } // else fc has quantised it
-        t->a = of_fc ? f->dfch : f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
+        if (!by_fc) { fp8_input(f, layer, row, linear, t->inp, s.R, s.IN, stream); }
+        t->a = by_fc ? f->dfch : f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
         t->ln = NULL;
         if (group == MATMUL_FC) { t->out = t->pre; }
         if (group == MATMUL_CLASSIFIER) { t->out = t->logits; }

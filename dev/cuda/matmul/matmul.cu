@@ -5,8 +5,9 @@
 #ifndef PRECISION_FP32
 #include "wgmma_fp8.cuh"
 #else
-Status fp8_fc(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, cudaStream_t) { return STATUS_ERROR; }
-Status fp8_dgelu(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, void*, cudaStream_t) { return STATUS_ERROR; }
+static Status fp8_in_fp32(void) { return status_fail("fp8 is of bf16 builds; this one is fp32"); }
+Status fp8_fc(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, cudaStream_t) { return fp8_in_fp32(); }
+Status fp8_dgelu(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, void*, cudaStream_t) { return fp8_in_fp32(); }
 #endif
 
 #define MATMUL_VARIANT(v) {#v, v::matmul_configs},

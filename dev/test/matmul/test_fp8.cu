@@ -28,7 +28,7 @@ static const void* tensor_of(const GeluGradientSource& s) { return s.d; }
 static const void* tensor_of(const LogitGradientSource& s) { return s.logits; }
 template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, unsigned* amax, const Source& source,
                                                const float* scale, int, int, cudaStream_t, float* = NULL, float* = NULL,
-                                               Batch batch = Batch()) {
+                                               QuantizeBatch batch = QuantizeBatch()) {
     const void* x = tensor_of(source);
     for (int i = 0; i < batch.count; i++) {
         const void* of = (const floatX*)x + i * batch.stride;
@@ -41,7 +41,9 @@ template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, 
     }
     if (amax) { collected[amax]++; }
 }
-static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, Batch = Batch()) { collected[amax]++; }
+static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, QuantizeBatch = QuantizeBatch()) {
+    collected[amax]++;
+}
 #define quantize write_down
 #define collect_amax count_amax
 #define classifier_statistics(...) (void)0

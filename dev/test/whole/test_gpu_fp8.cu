@@ -192,10 +192,13 @@ static void check_sources(void) {
         delete dtargets;
 }
 
-// The fused GEMMs of the MLP against fp64: pre, codes in both orders, magnitudes, dbias. Tensor cores add to 14 bits.
+// The fused GEMMs of the MLP against fp64: pre, codes in both orders, magnitudes, dbias. Tensor cores keep 14 bits of what they
+// add: 34 cuts for 32 products, each of at most 2^-13 of the largest number, which is about the root of the products' squares
+// (PROTOCOL.md). Directions are random here, so the cuts add as squares; three times that is allowed.
 static void check_fused(int R, int C) {
     const int N = 4 * C;
     const size_t n = (size_t)R * N;
+    const double cuts = 3 * sqrt(34.0 * C / 32) * 0x1p-13;
     std::vector<uint8_t> a((size_t)R * C), b((size_t)N * C);
     uint32_t seed = 3;
     for (std::vector<uint8_t>* codes : {&a, &b}) {
@@ -239,7 +242,7 @@ static void check_fused(int R, int C) {
     float largest = 0;
     for (size_t i = 0; i < n; i++) {
         const double expected = z[i] + (double)(float)bias[i % N];
-        off += !(fabs((float)x[i] - expected) <= ldexp(fabs(expected), -8) + 4e-3 * size[i]);
+        off += !(fabs((float)x[i] - expected) <= ldexp(fabs(expected), -8) + cuts * size[i]);
         wrong += !is_near(codes[i], gelu_of((float)x[i]), act_scale);
         largest = fmaxf(largest, fabsf((float)gelu_of((float)x[i])));
     }
@@ -261,7 +264,7 @@ static void check_fused(int R, int C) {
     off = wrong = 0;
     for (size_t i = 0; i < n; i++) {
         const size_t at = i % N * R + i / N;
-        const double slope = gelu_slope((float)x[i]), expected = z[i] * slope, error = 4e-3 * size[i] * fabs(slope);
+        const double slope = gelu_slope((float)x[i]), expected = z[i] * slope, error = cuts * size[i] * fabs(slope);
         wrong += !(is_near(codes[i], expected - error, dpre_scale) || is_near(codes[i], expected, dpre_scale) ||
                    is_near(codes[i], expected + error, dpre_scale));
         other += codes[i] != in_columns[at];
@@ -445,7 +448,8 @@ static void check_dump(const char* dump, int fused) {
     free(params);
 }
 
-// A batch whose classifier goes by four pieces and has its operands in the logits' buffer, beside bf16
+// A batch whose classifier goes by four pieces and has its operands in the logits' buffer, beside bf16. Gradients may err twice
+// as much as the worst of tiny_heads_fp8_errors.csv.
 static void check_pieces(void) {
     const GPT2Config config = {1024, 1024, 1024, 2, 2, 64, 0};
     DebugState state = {};
