@@ -1029,7 +1029,8 @@ static Status gpt2_allocate_fp8(GPT2* model, size_t BT) {
     gpt2_point_fp8_inputs(model);
     model->fp8_begins = 1;
     fp8_create(&model->fp8, fp8_memory(model->info.config, model->info.elements, BT), model->fp8_memory,
-               model->acts.output, model->params_memory, model->fp8_inputs, model->info.config.num_layers);
+               model->acts.output, model->params_memory, model->fp8_inputs, model->info.config.num_layers,
+               gpt2_capability());
     return STATUS_OK;
 }
 
@@ -1286,7 +1287,7 @@ static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Con
                                 int B, int T) {
     ModelGemm gemms[MODEL_GEMMS];
     if (settings.fp8) {
-        snprintf(text, size, "cublaslt_fp8");
+        snprintf(text, size, "cublaslt_fp8%s", fp8_fuses(capability) ? "; fc, input of fcproj: wgmma_fp8" : "");
         return;
     }
     gpt2_gemms(gemms, config, settings, B * T);

@@ -17,6 +17,11 @@ binades.
 
 constexpr float E4M3_LARGEST = 448;
 
+// e5m2 has 2 bits of mantissa and 32 binades. The gradient of the logits is in it: most probabilities are below e4m3's smallest
+// number next to one that is near 1, and without their gradient too much is given to tokens that never come. Its largest number
+// is so many times e4m3's.
+constexpr float E5M2_REACH = 128;
+
 // One of an array of scales: cuBLASLt refuses (NOT_SUPPORTED) a scale whose address is no multiple of 16.
 struct alignas(16) E4m3Scale {
     float value;

@@ -1,7 +1,7 @@
 /*
-Tensors in e4m3 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its transpose in
-the same read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its columns
-in a weight gradient.
+Tensors in e4m3 or e5m2 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its
+transpose in the same read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its
+columns in a weight gradient.
 
 A source says what the numbers are: a tensor, or what is computed from one on the way, so that it is not stored in 16 bits. The
 largest magnitude is collected as the bits of a float, by an integer atomicMax: the order does not matter, and NaN is larger
@@ -18,9 +18,14 @@ than every number. Numbers that are not finite become NaN, where saturating woul
 constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256; // of a block's tile
 
 // The codes of x and of y in bits 0-7 and 8-15, for inverse = 1 / scale, a power of two. x - x is NaN where x is not finite.
-__device__ inline uint32_t e4m3_pair(float x, float y, float inverse) {
+template <__nv_fp8_interpretation_t FORMAT = __NV_E4M3>
+__device__ inline uint32_t code_pair(float x, float y, float inverse) {
     const float2 scaled = make_float2(fmaf(x, inverse, x - x), fmaf(y, inverse, y - y));
-    return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
+    return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, FORMAT);
+}
+// Those of x.x, x.y, y.x and y.y
+__device__ inline uint32_t four_codes(float2 x, float2 y, float inverse) {
+    return code_pair(x.x, x.y, inverse) | code_pair(y.x, y.y, inverse) << 16;
 }
 
 __device__ inline float larger_magnitude(float largest, float x) { return max_nan(largest, fabsf(x)); }
@@ -113,6 +118,8 @@ struct LogitGradientSource {
         }
     }
 };
+template <class Source> constexpr __nv_fp8_interpretation_t format_of = __NV_E4M3;
+template <> constexpr __nv_fp8_interpretation_t format_of<LogitGradientSource> = __NV_E5M2;
 
 // ----------------------------------------------------------------------------
 // Quantising
@@ -174,12 +181,12 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
             }
 #pragma unroll
             for (int j = 0; j < 8; j += 2) {
-                const uint32_t pair = e4m3_pair(v[j], v[j + 1], inverse);
+                const uint32_t pair = code_pair<format_of<Source>>(v[j], v[j + 1], inverse);
                 largest = larger_magnitude(larger_magnitude(largest, v[j]), v[j + 1]);
                 codes[k][j / 4] |= pair << j % 4 * 8;
                 if (COLUMNS) { put_pair(words, j, k, pair); }
                 if (ACT) {
-                    put_pair(act_words, j, k, e4m3_pair(act[j], act[j + 1], act_inverse));
+                    put_pair(act_words, j, k, code_pair(act[j], act[j + 1], act_inverse));
                     sum[j] += v[j], sum[j + 1] += v[j + 1];
                 }
             }
@@ -253,25 +260,25 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
 }
 
 static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
-                                     int bounded, int* longest) {
+                                     int e5m2, int* longest) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
     float largest = 0;
     for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
-    const float scale = e4m3_scale(largest * (i == bounded ? 1.0f : headroom));
+    const float reach = i == e5m2 ? E5M2_REACH : 1, scale = e4m3_scale(largest * headroom) / reach;
     E4m3Scale* s = &scales[i];
-    const bool beyond = s->value != 0 && largest > E4M3_LARGEST * s->value;
+    const bool beyond = s->value != 0 && largest > E4M3_LARGEST * reach * s->value;
     s->saturated = beyond && isfinite(scale) ? s->saturated + 1 : 0;
     s->value = isfinite(scale) ? scale : s->value == 0 ? 1 : s->value;
     if (longest) { atomicMax(longest, s->saturated); }
 }
 
-// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate; number `bounded`, whose
-// largest is near its bound in every step, has no headroom. One whose largest is not finite stays or, if it is 0, becomes 1.
-// *longest = the largest of it and of how many steps in a row a tensor's numbers were beyond the scale that it had; or NULL.
-static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int bounded,
+// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate, in e5m2 for number
+// `e5m2`. One whose largest is not finite stays or, if it is 0, becomes 1. *longest = the largest of it and of how many steps
+// in a row a tensor's numbers were beyond the scale that it had; or NULL.
+static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int e5m2,
                              int* longest, cudaStream_t stream) {
-    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, bounded, longest);
+    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, e5m2, longest);
     cuda_try(cudaGetLastError());
 }
 

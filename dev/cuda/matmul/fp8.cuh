@@ -1,7 +1,8 @@
 /*
-The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are quantised where they are computed, not stored in
-16 bits first, or before the GEMM that reads them. An input's columns, for its weight gradient, are written with its rows and
-kept; but those of fcproj's, the largest, are computed again with the gradient of fc's output, which reads the same tensor.
+The matmul groups of a training step in e4m3, the gradient of the logits in e5m2 (llmc/cuda/e4m3.cuh): operands are quantised
+where they are computed, not stored in 16 bits first, or before the GEMM that reads them. An input's columns, for its weight
+gradient, are written with its rows and kept; but those of fcproj's, the largest, are computed again with the gradient of fc's
+output, which reads the same tensor.
 
 Each operand has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient is
 delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a whole
@@ -29,11 +30,11 @@ struct Fp8Inputs {
 };
 
 struct Fp8 {
-    int layers;        // of the model; what follows has a block more
-    int cold;          // 1: there are no scales yet
-    int fused;         // 1, only on Hopper: fc and dgelu are those of wgmma_fp8.cuh, which quantise in their epilogues
-    E4m3Scale* scales; // (layers + 1, 8) delayed
-    unsigned* amax;    // (layers + 1, 8) of the step so far
+    int layers;               // of the model; what follows has a block more
+    int cold;                 // 1: there are no scales yet
+    int fused;                // 1: fc and dgelu are those of wgmma_fp8.cuh, which quantise in their epilogues
+    E4m3Scale* scales;        // (layers + 1, 8) delayed
+    unsigned* amax;           // (layers + 1, 8) of the step so far
     E4m3Scale* weight_scales; // (layers + 1, 4)
     unsigned* weight_amax;
     const floatX* params;    // the model's weights
@@ -54,6 +55,7 @@ static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (lay
 
 // ----------------------------------------------------------------------------
 // fc and dgelu on Hopper, of e4m3 operands: the kernels of wgmma_fp8.cuh, compiled in matmul.cu
+static inline int fp8_fuses(int capability) { return capability == 90; }
 
 // Where they write codes, and the scales of these: of act (R,4C) in rows, or of dpre (R,4C) in both and of act in columns
 struct Fp8Outputs {
@@ -119,11 +121,11 @@ static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t to
 
 // memory: zeros; logits: (tokens, Vp) floatX; inputs (layers + 1) and params stay where they are.
 static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, const floatX* params,
-                              const Fp8Inputs* inputs, int layers) {
+                              const Fp8Inputs* inputs, int layers, int capability) {
     uint8_t *own = (uint8_t*)memory, *operands = m.in_logits ? (uint8_t*)logits + m.logits : own + m.own;
     *f = {};
     f->layers = layers, f->cold = 1, f->dout_of = -1;
-    f->fused = 0; // until they have been measured
+    f->fused = fp8_fuses(capability);
     f->scales = (E4m3Scale*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
     f->weight_scales = (E4m3Scale*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
     f->statistics = (float2*)(own + m.statistics);
@@ -226,7 +228,7 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
         const StoredSource source = {t->dout};
         quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout].value, s.R, s.OUT, stream);
     }
-    t->a_scale = &f->scales[dout].value;
+    t->a_scale = &f->scales[dout].value, t->a_is_e5m2 = layer == f->layers;
     if (group == MATMUL_WEIGHT) {
         t->a = of_fc ? f->dfch_columns : f->dout_columns;
         t->b = fp8_inp_columns(f, layer, linear), t->b_scale = &f->scales[inp].value;
@@ -274,8 +276,7 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
     }
 }
 
-// After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one. The
-// gradient of a logit is at most gradient_scale, which some token's nearly is, and most are so small that a binade counts.
+// After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one.
 // *longest: as scales_of() has it.
 static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, cudaStream_t stream) {
     const int dlogits = f->layers * FP8_DELAYED + FP8_LINEARS;

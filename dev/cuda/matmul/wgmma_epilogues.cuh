@@ -36,9 +36,9 @@ struct EpilogueInput {
     int classes;                // Exponentials: columns from here on are padding
     // of e4m3 operands (wgmma_fp8.cuh)
     const float *a_scale, *b_scale;
-    uint8_t *rows, *columns, *act_columns; // codes (M,N), (N,M), (N,M)
-    const float *scale, *act_scale;        // of rows and columns; of act_columns
-    unsigned* amax;                        // of what rows are the codes of
+    uint8_t* rows;                  // codes (M,N)
+    const float *scale, *act_scale; // of rows and out; of second
+    unsigned* amax;                 // of what rows are the codes of
 };
 
 // A consumer's shared memory for outputs
@@ -148,6 +148,7 @@ template <bool AGAIN> struct GeluBackward {
 template <class F> struct Elementwise {
     static constexpr int outputs = F::outputs;
     static constexpr bool has_aux = F::aux, column_sums = F::column_sums;
+    static constexpr bool transposes = false; // out and second are 8-bit codes (N,M), two along M an element of 16 bits
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each in the ring
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup

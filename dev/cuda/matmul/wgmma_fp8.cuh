@@ -7,8 +7,8 @@ over an activation stands between them.
 
 Tensor cores add to 14 bits (PROTOCOL.md). K is C, at most some thousand: what that loses is far below what quantising loses.
 
-Codes leave from registers. A warp has 16 rows of 64 columns, a thread two columns of every eight: four shuffles give it 16
-codes of a row, and twelve give it two columns of all 16 rows.
+A warp has 16 rows of 64 columns, a thread two columns of every eight: four shuffles give it 16 codes of a row, which it
+stores, and twelve give it two columns of all 16 rows, which go to shared memory and leave by TMA.
 */
 #ifndef WGMMA_FP8_CUH
 #define WGMMA_FP8_CUH
@@ -19,12 +19,8 @@ codes of a row, and twelve give it two columns of all 16 rows.
 namespace wgmma {
 
 // Codes of a warp's 16 rows of 64 columns: word n has those of the thread's columns e = 0, 1 of octet n and rows h = 0, 1
-// (fragment_row, fragment_column), at byte 2 e + h.
+// (fragment_row, fragment_column), at byte 2 h + e.
 typedef uint32_t Codes[8];
-
-__device__ inline void put_codes(Codes& codes, int octet, int h, uint32_t pair) {
-    codes[octet] = __byte_perm(codes[octet], pair, h == 0 ? 0x3514 : 0x5240);
-}
 
 // to[s] = from[lane % 4] of the quad's lane s
 __device__ inline void transpose_quad(uint32_t (&to)[4], const uint32_t (&from)[4], int lane) {
@@ -74,7 +70,7 @@ __device__ inline void store_rows(uint8_t* rows, const Codes& codes, int row, in
         uint32_t pairs[4], of_quad[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            pairs[j] = __byte_perm(codes[2 * j], codes[2 * j + 1], h == 0 ? 0x6420 : 0x7531);
+            pairs[j] = __byte_perm(codes[2 * j], codes[2 * j + 1], h == 0 ? 0x5410 : 0x7632);
         }
         transpose_quad(of_quad, pairs, lane);
         const int r = row + h * 8 + lane / 4, c = column + lane % 4 * 16;
@@ -86,49 +82,52 @@ __device__ inline void store_rows(uint8_t* rows, const Codes& codes, int row, in
     }
 }
 
-// columns (N,M) = the same transposed
-__device__ inline void store_columns(uint8_t* columns, const Codes& codes, int row, int column, int M, int N,
-                                     int lane) {
+// box = the codes transposed, (64 columns, 128 rows) in TMA's swizzle; piece: which 16 of the rows are the warp's
+__device__ inline void stage_columns(char* box, const Codes& codes, int piece, int lane) {
     uint32_t w[8];
     transpose_octets(w, codes, lane);
-    const int first = column + lane / 4 * 8 + lane % 4 * 2;
-    if (row >= M || first >= N) { return; }
+    const int first = lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         uint32_t two[4]; // lanes 2 i and 2 i + 1: rows h = 0 of both, then h = 1
 #pragma unroll
-        for (int i = 0; i < 4; i++) { two[i] = __byte_perm(w[2 * i], w[2 * i + 1], e == 0 ? 0x5140 : 0x7362); }
-        *reinterpret_cast<uint4*>(columns + (int64_t)(first + e) * M + row) =
+        for (int i = 0; i < 4; i++) { two[i] = __byte_perm(w[2 * i], w[2 * i + 1], e == 0 ? 0x6240 : 0x7351); }
+        *reinterpret_cast<uint4*>(box + swizzled_offset(first + e, piece * 16)) =
             make_uint4(__byte_perm(two[0], two[1], 0x5410), __byte_perm(two[2], two[3], 0x5410),
                        __byte_perm(two[0], two[1], 0x7632), __byte_perm(two[2], two[3], 0x7632));
     }
 }
 
-// The epilogue of either direction. BACKWARD: aux is pre.
+// The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
+// hold the columns of dpre and of the activation. Rows are stored last, since the fence before TMA waits for a thread's stores.
 template <bool BACKWARD> struct QuantisedGelu {
-    static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD;
+    static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD, transposes = BACKWARD;
     static constexpr int depth = 2, ring_chunks = BACKWARD ? 0 : depth; // of pre
 
     template <int row_blocks, int N, class Finish, class Aux>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int columns = CHUNK_COLUMNS, chunks = 2 * N / columns;
+        static_assert(row_blocks == 2, "a chunk's two boxes of pre are the two boxes of columns");
         const int base = matrix_base(tile.thread());
-        const float inverse = 1.0f / __ldg(in.scale), act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
-        float largest = 0;
+        uint32_t bias[columns / 8] = {};
+        if constexpr (!BACKWARD) {
+            Elementwise<AddBias>::load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
+        }
         finish();
+        const float inverse = 1.0f / __ldg(in.scale), act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             const int column = tile.column + c * columns;
             if (!BACKWARD && c > 0 && column >= in.N) { break; }
+            float largest = 0;
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
+            Codes codes[row_blocks], act_codes[row_blocks];
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const int turn = c * row_blocks + block;
-                const int row = tile.row + block * BLOCK_ROWS;
                 const uint32_t box =
                     shared_address(BACKWARD ? aux.chunk(turn) : ring.chunks + turn % depth * CHUNK_BYTES);
-                Codes codes = {}, act_codes = {};
                 if constexpr (BACKWARD) {
                     aux.wait(turn);
                 } else { // until TMA has read what is in the ring's slot
@@ -140,70 +139,84 @@ template <bool BACKWARD> struct QuantisedGelu {
                     uint32_t pre4[4] = {};
                     if constexpr (BACKWARD) { mma::ldmatrix_x4(pre4, box + matrix_offset(base, 2 * j)); }
 #pragma unroll
-                    for (int q = 0; q < 4; q++) {
-                        const int i = c * columns / 2 + j * 8 + q * 2, octet = 2 * j + q / 2, h = q % 2;
-                        float2 x = {acc[block][i], acc[block][i + 1]};
-                        if constexpr (!BACKWARD) {
-                            const int pair = column + octet * 8 + fragment_column(tile.thread(), 0);
-                            const float2 bias = mma::float2_of(
-                                pair < in.N ? __ldg(reinterpret_cast<const unsigned*>(in.bias + pair)) : 0);
-                            pre4[q] = mma::cvt_rn_x2(x.x + bias.x, x.y + bias.y);
+                    for (int octet = 2 * j; octet < 2 * j + 2; octet++) {
+                        float2 out[2], act[2];
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const int i = c * columns / 2 + octet * 4 + h * 2, q = octet % 2 * 2 + h;
+                            const float2 x = {acc[block][i], acc[block][i + 1]};
+                            if constexpr (!BACKWARD) {
+                                const float2 b = mma::float2_of(bias[octet]);
+                                pre4[q] = mma::cvt_rn_x2(x.x + b.x, x.y + b.y);
+                            }
+                            const float2 pre = mma::float2_of(pre4[q]), sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
+                            act[h] = {gelu(pre.x, sigma.x), gelu(pre.y, sigma.y)};
+                            out[h] = act[h];
+                            if constexpr (BACKWARD) {
+                                out[h] = {x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y)};
+                                sums[2 * octet] += out[h].x, sums[2 * octet + 1] += out[h].y;
+                            }
+                            largest = larger_magnitude(larger_magnitude(largest, out[h].x), out[h].y);
                         }
-                        const float2 pre = mma::float2_of(pre4[q]), sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
-                        const float2 act = {gelu(pre.x, sigma.x), gelu(pre.y, sigma.y)};
-                        if constexpr (BACKWARD) {
-                            x.x *= gelu_derivative(pre.x, sigma.x), x.y *= gelu_derivative(pre.y, sigma.y);
-                            sums[2 * octet] += x.x, sums[2 * octet + 1] += x.y;
-                            put_codes(act_codes, octet, h, e4m3_pair(act.x, act.y, act_inverse));
-                        } else {
-                            x = act;
-                        }
-                        put_codes(codes, octet, h, e4m3_pair(x.x, x.y, inverse));
-                        largest = larger_magnitude(larger_magnitude(largest, x.x), x.y);
+                        codes[block][octet] = four_codes(out[0], out[1], inverse);
+                        if (BACKWARD) { act_codes[block][octet] = four_codes(act[0], act[1], act_inverse); }
                     }
                     if constexpr (!BACKWARD) {
                         mma::stmatrix_x4(box + matrix_offset(base, 2 * j), pre4[0], pre4[1], pre4[2], pre4[3]);
                     }
                 }
-                const int t = tile.thread(), first_row = row + t / WARP_SIZE * 16, lane = t % WARP_SIZE;
-                store_rows(in.rows, codes, first_row, column, in.M, in.N, lane);
-                if constexpr (BACKWARD) {
-                    store_columns(in.columns, codes, first_row, column, in.M, in.N, lane);
-                    store_columns(in.act_columns, act_codes, first_row, column, in.M, in.N, lane);
-                } else {
+                if constexpr (!BACKWARD) {
                     fence_proxy_async();
                     tile.sync();
                     if (tile.leader()) {
-                        cp_async_bulk_tensor(&maps.out, column, row, box);
+                        cp_async_bulk_tensor(&maps.out, column, tile.row + block * BLOCK_ROWS, box);
                         cp_async_bulk_commit_group();
                     }
                 }
             }
+            const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
             if constexpr (BACKWARD) {
-                const int t = tile.thread();
-                tile.sync(); // all have read the sums of the chunk before
-                *reinterpret_cast<float2*>(&ring.sums[t / 32][kept_column(t, 0)]) = sum_columns(sums, t);
+                const float2 sum = sum_columns(sums, t);
+                char *box = aux.chunk(c * row_blocks), *act_box = aux.chunk(c * row_blocks + 1);
+                tile.sync(); // all have read pre, and the sums of the chunk before
+                *reinterpret_cast<float2*>(&ring.sums[warp][kept_column(t, 0)]) = sum;
+#pragma unroll
+                for (int block = 0; block < row_blocks; block++) {
+                    stage_columns(box, codes[block], block * 4 + warp, lane);
+                    stage_columns(act_box, act_codes[block], block * 4 + warp, lane);
+                }
+                fence_proxy_async();
                 tile.sync();
+                if (tile.leader()) {
+                    cp_async_bulk_tensor(&maps.out, tile.row / 2, column, shared_address(box));
+                    cp_async_bulk_tensor(&maps.second, tile.row / 2, column, shared_address(act_box));
+                    cp_async_bulk_commit_group();
+                }
                 if (t < columns && tile.row < in.M && column + t < in.N) {
                     in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] =
                         ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
                 }
+            } else if (c + 1 < chunks) {
+                Elementwise<AddBias>::load_bias(bias, in, column + columns + fragment_column(t, 0));
             }
+#pragma unroll
+            for (int block = 0; block < row_blocks; block++) {
+                store_rows(in.rows, codes[block], tile.row + block * BLOCK_ROWS + warp * 16, column, in.M, in.N, lane);
+            }
+            warp_collect_amax(in.amax, largest);
         }
-        warp_collect_amax(in.amax, largest);
     }
 };
 
 // Two codes along K are an element of 16 bits.
-static Gemm gemm_of_codes(int M, int N, int K, const MatmulTensors* t, floatX* out, const floatX* aux) {
-    return {{M, N, K / 2}, (const floatX*)t->a, (const floatX*)t->b, out, nullptr, aux};
+static Gemm gemm_of_codes(int M, int N, int K, const MatmulTensors* t) {
+    return {{M, N, K / 2}, (const floatX*)t->a, (const floatX*)t->b, nullptr, nullptr, nullptr};
 }
 
 static EpilogueInput codes_input(const MatmulTensors* t, const Fp8Outputs& out) {
     EpilogueInput in = {};
     in.a_scale = t->a_scale, in.b_scale = t->b_scale;
-    in.rows = out.rows, in.columns = out.columns, in.act_columns = out.act_columns;
-    in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax;
+    in.rows = out.rows, in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax;
     return in;
 }
 
@@ -213,8 +226,9 @@ Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cuda
     using namespace wgmma;
     EpilogueInput in = codes_input(t, out);
     in.bias = t->bias;
-    return launch_gemm<MatmulTiles<PingPong128x128x2, false, QuantisedGelu<false>, true>>(
-        gemm_of_codes(s.R, s.OUT, s.IN, t, t->pre, nullptr), in, stream);
+    Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
+    gemm.out = t->pre;
+    return launch_gemm<MatmulTiles<PingPong128x128x2, false, QuantisedGelu<false>, true>>(gemm, in, stream);
 }
 
 Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, void* scratch, cudaStream_t stream) {
@@ -223,8 +237,9 @@ Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, v
     static_assert(T::row_blocks * BLOCK_ROWS == QUANTIZE_ROWS, "partial sums of as many rows");
     EpilogueInput in = codes_input(t, out);
     in.column_partials = (float*)scratch;
-    TRY((launch_gemm<MatmulTiles<T, false, QuantisedGelu<true>, true>>(
-        gemm_of_codes(s.R, s.IN, s.OUT, t, nullptr, t->pre), in, stream)));
+    Gemm gemm = gemm_of_codes(s.R, s.IN, s.OUT, t);
+    gemm.out = (floatX*)out.columns, gemm.second = (floatX*)out.act_columns, gemm.aux = t->pre;
+    TRY((launch_gemm<MatmulTiles<T, false, QuantisedGelu<true>, true>>(gemm, in, stream)));
     column_sum_partials(t->dbias, (float*)scratch, CEIL_DIV(s.R, QUANTIZE_ROWS), s.IN, s.IN, stream);
     return status_now();
 }

@@ -307,8 +307,9 @@ template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm& g)
     const int M = g.size.M, N = g.size.N, K = g.size.K;
     TRY(tensor_map_of_matrix(&maps->a, g.a, M, K, C::TileA::box_rows));
     TRY(tensor_map_of_matrix(&maps->b, g.b, B::mn_major ? K : N, B::mn_major ? N : K, B::box_rows));
-    if (g.out != nullptr) { TRY(tensor_map_of_matrix(&maps->out, g.out, M, N, BLOCK_ROWS)); }
-    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, M, N, BLOCK_ROWS)); }
+    const int rows = C::Epilogue::transposes ? N : M, columns = C::Epilogue::transposes ? M / 2 : N;
+    if (g.out != nullptr) { TRY(tensor_map_of_matrix(&maps->out, g.out, rows, columns, BLOCK_ROWS)); }
+    if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, rows, columns, BLOCK_ROWS)); }
     if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, M, N, BLOCK_ROWS)); }
     return STATUS_OK;
 }

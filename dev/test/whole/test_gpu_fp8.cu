@@ -96,16 +96,26 @@ template <class T> static OnDevice<T>* on_device(const std::vector<T>& x) {
     return d;
 }
 
-static bool is_near(uint8_t code, double expected, float scale) {
-    const double size = fabs(expected) / scale, spacing = ldexp(scale, (int)floor(log2(fmax(size, 0x1p-6))) - 3);
-    const double clamped = size > 448 ? copysign(448.0 * scale, expected) : expected;
-    return fabs(scale * e4m3_value(code) - clamped) <= 0.5 * spacing + 1e-5 * (fabs(clamped) + scale);
+static double e5m2_value(uint8_t code) {
+    const int exponent = code >> 2 & 31, mantissa = code & 3;
+    const double magnitude = exponent == 0 ? ldexp(mantissa, -16) : ldexp(4 + mantissa, exponent - 17);
+    return exponent == 31 ? (double)NAN : code & 0x80 ? -magnitude : magnitude;
+}
+
+// error: of `expected`, beside that of fp32
+static bool is_near(uint8_t code, double expected, float scale, double error = 0, bool e5m2 = false) {
+    const double size = fabs(expected) / scale, normal = e5m2 ? 0x1p-14 : 0x1p-6, most = e5m2 ? 57344 : 448;
+    const double spacing = ldexp(scale, (int)floor(log2(fmax(size, normal))) - (e5m2 ? 2 : 3));
+    const double clamped = size > most ? copysign(most * scale, expected) : expected;
+    const double value = scale * (e5m2 ? e5m2_value(code) : e4m3_value(code));
+    return fabs(value - clamped) <= 0.5 * spacing + 1e-5 * (fabs(clamped) + scale * (e5m2 ? normal : 1)) + error;
 }
 
 // Codes in both orders, the largest magnitude, and with `sums` what is added to the column sums
 template <class Source> static void check_source(const char* name, const Source& source,
                                                  const std::vector<double>& expected, int R, int C, float scale,
                                                  bool sums) {
+    constexpr bool e5m2 = format_of<Source> == __NV_E5M2;
     OnDevice<uint8_t> rows((size_t)R * C), columns((size_t)R * C);
     OnDevice<unsigned> amax(1);
     OnDevice<float> scales(1), sum(C), scratch(quantize_scratch_bytes(R, C) / sizeof(float));
@@ -117,7 +127,7 @@ template <class Source> static void check_source(const char* name, const Source&
     size_t wrong = 0;
     double largest = 0;
     for (size_t i = 0; i < r.size(); i++) {
-        wrong += !is_near(r[i], expected[i], scale) || r[i] != c[i % C * R + i / C];
+        wrong += !is_near(r[i], expected[i], scale, 0, e5m2) || r[i] != c[i % C * R + i / C];
         largest = fmax(largest, fabs(expected[i]));
     }
     const float got = __builtin_bit_cast(float, amax.get()[0]);
@@ -187,7 +197,7 @@ static void check_sources(void) {
     reference_row("gradient of logits", "losses", off == 0);
     check_source("gradient of logits",
                  LogitGradientSource{dx->data, statistics.data, dtargets->data, gradient_scale, V}, expected, R, C,
-                 e4m3_scale(gradient_scale), false);
+                 e4m3_scale(gradient_scale) / E5M2_REACH, false);
     delete dact_scale, delete dx, delete dd, delete dw, delete db, delete dmean, delete drstd, delete dlosses,
         delete dtargets;
 }
@@ -265,8 +275,7 @@ static void check_fused(int R, int C) {
     for (size_t i = 0; i < n; i++) {
         const size_t at = i % N * R + i / N;
         const double slope = gelu_slope((float)x[i]), expected = z[i] * slope, error = cuts * size[i] * fabs(slope);
-        wrong += !(is_near(codes[i], expected - error, dpre_scale) || is_near(codes[i], expected, dpre_scale) ||
-                   is_near(codes[i], expected + error, dpre_scale));
+        wrong += !is_near(codes[i], expected, dpre_scale, error + 1e-5 * fabs(z[i])); // near 0, slope is a difference
         other += codes[i] != in_columns[at];
         wrong_act += !is_near(act[at], gelu_of((float)x[i]), act_scale);
         sums[i % N] += expected, allowed[i % N] += error;
@@ -282,20 +291,20 @@ static void check_fused(int R, int C) {
     delete da, delete db, delete scales, delete dbias_in;
 }
 
-// Of two processes' magnitudes the larger, with headroom but for one that is bounded; 1 of zeros; what is not finite leaves a
+// Of two processes' magnitudes the larger, with headroom, and smaller scales for e5m2; 1 of zeros; what is not finite leaves a
 // scale, or makes it 1 where there is none.
 static void check_scales(void) {
     const float largest = 448;
     OnDevice<E4m3Scale> scales(7);
     OnDevice<float> amax(14);
-    const float half = 0.5f; // below what 448 needs
+    const float half = 0.5f / E5M2_REACH; // below what 448 needs
     scales.set({{0, 3}, {8, 3}, {8, 3}, {8, 3}, {0, 3}, {8, 3}, {half, 3}});
     OnDevice<int> longest(1);
     longest.set({2});
     amax.set({largest, 1, 0, NAN, NAN, 3, largest, 1, 2 * largest, 0, 1, 1, INFINITY, 1});
     scales_of(scales.data, amax.data, 2, 7, 2, 6, longest.data, 0);
     check(status_now());
-    const float expected[] = {2, 4, 1, 8, 1, 8, 1};
+    const float expected[] = {2, 4, 1, 8, 1, 8, 2 / E5M2_REACH};
     bool right = true;
     for (int i = 0; i < 7; i++) { right = right && scales.get()[i].value == expected[i]; }
     reference_row("scales of two processes", "", right);
