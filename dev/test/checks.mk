@@ -109,8 +109,9 @@ whole := dev/test/whole
 early_units := test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16
 slow_units := test_decode_step test_libattention test_bench
 $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),cpu $(if $(filter $(slow_units),$(notdir $(t))),slow),$(t),$(t)))
+long_units := $(patsubst %,test_gpu_%_fp32,decode generate graphs pairs processes)
 $(foreach t,$(gpu_unit_tests),$(call \
-    check,$(notdir $(t)),gpu $(if $(filter $(early_units),$(notdir $(t))),early) $(if $(filter %pairs_fp32,$(t)),long),$(t),$(t)))
+    check,$(notdir $(t)),gpu $(if $(filter $(early_units),$(notdir $(t))),early) $(if $(filter $(long_units),$(notdir $(t))),long),$(t),$(t)))
 early_sanitized := test_gpt2 test_several_processes test_comm_meet test_comm
 $(foreach t,test_gpt2 $(filter-out test_libattention,$(notdir $(unit_tests))),$(call \
     check,sanitized-$(t),cpu long $(if $(filter $(early_sanitized),$(t)),early),build/sanitized/$(t),build/sanitized/$(t)))
@@ -216,6 +217,8 @@ checks_here := $(cpu_checks)
 long_checks += $(slow_checks)
 not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
 endif
+longest := check-training_bf16 check-generate_bf16 check-faults_bf16
+early_checks := $(longest) $(filter-out $(longest),$(early_checks))
 early_first = $(filter $(1),$(early_checks)) $(filter-out $(early_checks),$(1))
 checks_of_test := $(call early_first,$(filter-out $(long_checks),$(checks_here)))
 checks_of_test-long := $(call early_first,$(filter $(long_checks),$(checks_here)))
