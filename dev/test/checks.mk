@@ -103,6 +103,10 @@ check-$(1): $(2)
 endef
 check = $(eval $(call check_rule,$(1),$(3),$(4)))$(foreach k,$(2),$(eval $(k)_checks += check-$(1)))
 precisions = $(foreach p,bf16 fp32,$(call check,$(1)_$(p),gpu $(2) $(if $(filter fp32,$(p)),long),$(subst _P,_$(p),$(3)),$(subst _P,_$(p),$(4))))
+# As each start on a GPU takes a second or two: NAME_bf16 is the command with `short`, without what NAME shows of the host code of
+# both programs; the whole of it is in make test-long.
+shortened = $(call check,$(1)_bf16,gpu early,$(subst _P,_bf16,$(2)),$(subst _P,_bf16,$(3)) short)$(foreach p,bf16 fp32,$(call \
+    check,$(1)_whole_$(p),gpu long early,$(subst _P,_$(p),$(2)),$(subst _P,_$(p),$(3))))
 whole := dev/test/whole
 
 # Unit tests, and the same under sanitizers
@@ -145,13 +149,12 @@ $(foreach p,bf16 fp32,$(call check,test_gpt2cu_$(p),gpu,build/test_gpt2cu_$(p),b
 # Runs from end to end. What a run shows: in a file, on a terminal, with --log-json. faults_ahead is as on a GPU, where a step
 # begins before the result of the last one is known.
 $(call check,training,cpu early,train_gpt2,$(whole)/test_training.sh ./train_gpt2)
-$(call precisions,training,early,build/train_gpt2cu_P,$(whole)/test_training.sh build/train_gpt2cu_P)
+$(call shortened,training,build/train_gpt2cu_P,$(whole)/test_training.sh build/train_gpt2cu_P)
 $(call check,generate,cpu,generate_gpt2 train_gpt2,$(whole)/test_generate.sh ./generate_gpt2)
-$(call check,generate_bf16,gpu early,build/generate_gpt2cu_bf16 train_gpt2,$(whole)/test_generate.sh build/generate_gpt2cu_bf16)
-$(call check,generate_fp32,gpu long,build/generate_gpt2cu_fp32 train_gpt2,$(whole)/test_generate.sh build/generate_gpt2cu_fp32)
+$(call shortened,generate,build/generate_gpt2cu_P train_gpt2,$(whole)/test_generate.sh build/generate_gpt2cu_P)
 $(call check,faults,cpu early,build/train_gpt2_faults,$(whole)/test_faults.sh build/train_gpt2_faults)
 $(call check,faults_ahead,cpu long early,build/train_gpt2_faults,env FAULT_AHEAD=1 $(whole)/test_faults.sh build/train_gpt2_faults)
-$(call precisions,faults,early,build/train_gpt2cu_faults_P,$(whole)/test_faults.sh build/train_gpt2cu_faults_P)
+$(call shortened,faults,build/train_gpt2cu_faults_P,$(whole)/test_faults.sh build/train_gpt2cu_faults_P)
 process_programs := train_gpt2 build/train_gpt2_faults
 $(call check,test_processes,cpu early,$(process_programs),$(whole)/test_processes.sh ./train_gpt2 build/train_gpt2_faults)
 $(call check,process_faults,cpu early,$(process_programs),$(python) $(whole)/process_faults.py ./train_gpt2 build/train_gpt2_faults)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Trains a tiny model with the given trainer (./train_gpt2 or ./train_gpt2cu) and checks what a user relies on: the loss
 # falls, a run is reproducible bit for bit, also across recompute settings and after a resume, and mistakes end in one
-# line. Takes seconds; writes to a temporary folder only.
+# line. Writes to a temporary folder only. With `short`, without what the CPU trainer shows of both: a GPU takes two seconds for
+# each start.
 . dev/test/fixtures/unit.sh
-trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu}
+trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu, and short}
 
 # fails_with TEXT FLAG...: the trainer must exit with 1 and print exactly one line on stderr, with TEXT in it
 fails_with() {
@@ -42,6 +43,8 @@ write_text
 model=gpt2:l2c64h2t64
 common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -b 4 -t 64 -d 512 -l 2e-3 -u 5 -q 0.1 -c 0.1 -x 40
     -v 20 -m 4 -g 32 -n 20)
+
+short=("${common[@]}" -e "$model" -n 0 -s 0 -x 0 -m 1)
 
 # run NAME FLAG...: trains into $dir/NAME
 run() {
@@ -170,6 +173,142 @@ check "files that are gone are what they were" run from_folder -e "$dir/gpt2" "$
 check "which a note says" grep -q "note: -e $dir/gpt2: no such file" "$dir/from_folder.log"
 check "a folder without weights" fails_with "holds no weights, or no complete checkpoint; name a .bin or .safetensors file" "${common[@]}" -e "$dir/"
 
+check "keeping one checkpoint deletes the older" run keep -e $model -s 0 -n 10 -nk 1
+check "the newest is there" test -e "$dir/keep/DONE_00000040"
+check "the older is not" test ! -e "$dir/keep/DONE_00000030"
+
+# Two questions of bytes: in the first the right ending is the likelier text by far
+write_hellaswag 'examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
+            question(1, 3, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]'
+check "a run with HellaSwag ends" run hellaswag -e $model -s 0 -n 0 -h 1 --hellaswag-data "$dir/hellaswag.bin"
+check "a trained model answers right" grep -q "s:40 eval:1.0000" "$dir/hellaswag/main.log"
+if [[ $trainer != *cu* ]]; then # a GPU is done before a terminal shows how far it is
+    write_hellaswag 'examples = [question(i, i % 4, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]) for i in range(1500)]'
+    shows_progress() {
+        "$python" - "$trainer" "${common[@]}" -e $model -x 1 -v 1 -n 0 -s 0 -h 1 --hellaswag-data "$dir/hellaswag.bin" <<'END'
+import os, pty, re, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "TERM": "xterm"})
+seen = b""
+try:
+    while piece := os.read(terminal, 4096):
+        seen += piece
+except OSError:  # it has ended
+    pass
+shown = [float(x) for x in re.findall(rb"HellaSwag +(\d+\.\d)%, \d", seen)]
+assert shown and shown == sorted(shown) and shown[-1] <= 100, seen[-1000:]
+END
+    }
+    check "a terminal shows how far HellaSwag is" shows_progress
+fi
+
+check "overfitting one batch" run overfit -e $model -a 1 -s 0 -n 0 -d 256
+check "accumulating four micro-steps with a constant rate, top-k and no clipping" run plain -e $model -k constant -d 1024 \
+    --grad-clip 0 --top-k 5 --temperature 0.8 --sample-seed 7 -s 40 -n 0 -sl 5 -sg 5
+if [[ $trainer == *cu* ]]; then
+    check "no master weights: the run ends" run bf16 -e $model -s 0 -w 0 -lg 20
+    check "no master weights: the loss falls" awk -v a="$(val_loss bf16 0)" -v b="$(val_loss bf16 40)" \
+        'BEGIN { exit !(b != "" && b < a - 1.5) }'
+    check "GELU in the epilogues" run fused -e $model -s 0 -n 0 -ge 2
+fi
+
+# signals: the run saves, also without -n, and goes on with the same bits
+long=("${common[@]}" -e "$model" -n 0 -s 0 -x 300 -v 150)
+# signalled NAME CODE TEXT SIGNALS FLAG...: the trainer, sent the signals once its log has TEXT, must exit with the code
+signalled() {
+    local name=$1 code=$2 text=$3 signals=$4 got
+    shift 4
+    "$python" dev/test/whole/send_signal.py "$dir/$name/main.log" "$text" "$signals" "$trainer" "$@" -o "$dir/$name" \
+        >"$dir/$name.log"
+    got=$?
+    [ $got -eq "$code" ] && return 0
+    echo "exit code $got, output:"
+    cat "$dir/$name.log"
+    return 1
+}
+no_tmp() { ! find "$1" -name '*.tmp' | grep .; }
+check "a run of 300 steps ends" run steady "${long[@]}" -x 300 -n 300
+for name in TERM INT HUP; do
+    check "SIG$name ends a run with exit code 0" signalled "$name" 0 "s:20 trl" "SIG$name" "${long[@]}"
+    check "it says so" grep -q "^stopped by SIG$name after step [0-9]*/300; .*-y 1" "$dir/$name.log"
+    check "what SIG$name stopped goes on" run "$name" "${long[@]}" -y 1 -n 300
+    for file in model_00000300.bin state_00000300_00000.bin main.log; do
+        check "after SIG$name it writes the same $file" same steady "$name" $file
+    done
+done
+for name in XCPU XFSZ; do check "SIG$name ends a run with exit code 0" signalled "$name" 0 "s:20 trl" "SIG$name,SIG$name" "${long[@]}"; done
+check "SIGHUP under nohup ends none" "$python" dev/test/whole/send_signal.py "$dir/nohup/main.log" "s:20 trl" SIGHUP nohup "$trainer" "${long[@]}" \
+    -x 100 -o "$dir/nohup" >"$dir/nohup.log"
+check "it goes on to its end" grep -q '^s:99 trl' "$dir/nohup/main.log"
+check "SIGUSR1 saves" signalled usr1 0 "s:20 trl" SIGUSR1 "${long[@]}" -x 200
+check "and goes on" grep -q '^s:199 trl' "$dir/usr1/main.log"
+check "SIGUSR1's checkpoint is whole" test "$(find "$dir/usr1" -name 'DONE_*' | wc -l)" -eq 1
+# in the first step, behind the validation: it has 32,768 micro-steps, which take any GPU longer than the second signal waits
+check "a second SIGTERM ends at once" signalled second 143 "s:0 tel" SIGTERM,SIGTERM "${long[@]}" -d 8388608
+check "and leaves no .tmp" no_tmp "$dir/second"
+check "a signal without -o" "$python" dev/test/whole/send_signal.py none "" SIGTERM "$trainer" "${long[@]}" >"$dir/nowhere.log"
+check "nothing is saved without -o" grep -q "nothing to save\|there is no -o" "$dir/nowhere.log"
+
+# 8-bit GEMMs
+if [[ $trainer == *cu* ]]; then
+    if "$trainer" "${short[@]}" --fp8 1 --plan >/dev/null 2>&1; then
+        check "fp8" run fp8 -e $model -s 0 --fp8 1 -r 1
+        for row in "precision | fp8" "GEMMs | cublaslt_fp8[^|]*" "recompute | 2"; do
+            check "which says so: $row" grep -qE "^\| ${row/ |/ *\\|} " "$dir/fp8.log"
+        done
+        check "loses little" awk -v a="$(val_loss whole 40)" -v b="$(val_loss fp8 40)" 'BEGIN { exit !(b != "" && b < a + .05) }'
+        for flags in "-r 0" "-r 2 --cuda-graphs 0" "-s 3 -v 7 --verify-every 4"; do
+            # shellcheck disable=SC2086 # several words
+            check "fp8 with $flags" run fp8_other -e $model -s 0 --fp8 1 $flags
+            check "has the same weights" same fp8 fp8_other model_00000040.bin
+            rm -rf "$dir/fp8_other"
+        done
+        check "a batch that fp8 does not serve" fails_with "--fp8 needs micro-batches" "${short[@]}" --fp8 1 -b 1 -t 24 -d 24
+        cp -r "$dir/fp8" "$dir/fp8_to_bf16"
+        check "a run in fp8 does not go on without" fails_with "--resume-anyway" "${common[@]}" -o "$dir/fp8_to_bf16" -y 1 --fp8 0 -x 41
+    else
+        check "--fp8 where there is none" fails_with "--fp8 " "${short[@]}" --fp8 1
+    fi
+fi
+
+# what the flags of samples and evaluations do: one step at a rate of 0 from trained weights
+trained=("${common[@]}" -e "$dir/whole/model_00000040.bin" -n 0 -l 0 -c 0 -x 1 -m 0)
+sample() { # FLAG...: the text of the sample after the step
+    "$trainer" "${trained[@]}" -s 1 -g 48 "$@" 2>&1 | sed -n '/^generating:/,/^\(total average\|GPU memory\|host memory\)/p' | sed '$d'
+}
+differ() { [ "$1" != "$2" ]; }
+greedy=$(sample --temperature 0)
+drawn=$(sample --sample-seed 7)
+wild=$(sample --sample-seed 7 --temperature 100)
+check "a sample has text" test ${#greedy} -gt 48
+check "--sample-seed chooses the text" differ "$drawn" "$(sample --sample-seed 8)"
+check "the same seed chooses the same" test "$drawn" = "$(sample --sample-seed 7)"
+check "--temperature 0 takes the likeliest token, whatever the seed" test "$greedy" = "$(sample --temperature 0 --sample-seed 7)"
+check "--top-k 1 does, too" test "$greedy" = "$(sample --top-k 1 --temperature 100 --sample-seed 7)"
+check "a high temperature draws others" differ "$wild" "$drawn"
+check "--top-k 2 leaves out most of them" differ "$wild" "$(sample --top-k 2 --sample-seed 7 --temperature 100)"
+check "but not the second" differ "$greedy" "$(sample --top-k 2 --sample-seed 7 --temperature 100)"
+check "a run without validation ends" run no_validation "${trained[@]}" -x 2 -s 0 -v 1
+check "-m 0 validates nothing" test "$(grep -c "tel:" "$dir/no_validation/main.log")" -eq 0
+check "the others validate at each -v, and at the beginning" run validation "${trained[@]}" -x 2 -s 0 -v 1 -m 1
+check "which is logged" test "$(grep -o "^s:[0-9]* tel" "$dir/validation/main.log" | tr '\n' ' ')" = "s:0 tel s:1 tel s:2 tel "
+check "--vocab-size is a new model's" "$trainer" "${common[@]}" -e $model --vocab-size 300 -n 0 -s 0 -m 0 -x 0 -o "$dir/vocabulary" >"$dir/stdout"
+check "which is printed" grep -qE "^\| vocabulary V \(Vp\) +\| 300 \(384\) +\|" "$dir/stdout"
+
+# three questions, of which the model answers the last two: in batches of one, and of two
+write_hellaswag 'examples = [question(0, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]),
+            question(1, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
+            question(2, 2, b"static inline ", [b"\x01\x02\x03", b"\x7f\x7f\x7f", b"void ", b"\xff\xfe\xfd"])]'
+for B in 4 8; do
+    check "HellaSwag in batches of $B rows" run hellaswag$B "${trained[@]}" -b $B -x 2 -s 0 -v 1 -h 1 --hellaswag-data "$dir/hellaswag.bin"
+    check "two of three are answered right" test "$(grep -c "^HellaSwag: 2/3 = " "$dir/hellaswag$B.log")" -eq 2
+    check "after each step, not before the first" test "$(grep eval "$dir/hellaswag$B/main.log" | tr '\n' ' ')" = "s:1 eval:0.6667 s:2 eval:0.6667 "
+done
+
+# What host code decides, which the CPU trainer shares
+if [ "${2-}" = short ]; then finish; exit; fi
+
 # the trained length: a size that names no context has -t; a file's word says what was trained, over resumes and runs that go on
 word() { # word NAME STEP WORD [VALUE]: this word of a checkpoint's weights; with a value, puts it there
     "$python" - "$dir/$1/model_$2.bin" "${@:3}" <<'END'
@@ -216,45 +355,6 @@ check "with their trained length" sizes_are tuned32 00000002 "128, 64"
 check "weights that do not say" run llmc_tuned -e "$dir/older/model_00000001.bin" -t 32 "${steps[@]}" -x 1
 check "were trained on all of their context" sizes_are llmc_tuned 00000001 "128, 128"
 
-check "keeping one checkpoint deletes the older" run keep -e $model -s 0 -n 10 -nk 1
-check "the newest is there" test -e "$dir/keep/DONE_00000040"
-check "the older is not" test ! -e "$dir/keep/DONE_00000030"
-
-# Two questions of bytes: in the first the right ending is the likelier text by far
-write_hellaswag 'examples = [question(0, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
-            question(1, 3, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]'
-check "a run with HellaSwag ends" run hellaswag -e $model -s 0 -n 0 -h 1 --hellaswag-data "$dir/hellaswag.bin"
-check "a trained model answers right" grep -q "s:40 eval:1.0000" "$dir/hellaswag/main.log"
-if [[ $trainer != *cu* ]]; then # a GPU is done before a terminal shows how far it is
-    write_hellaswag 'examples = [question(i, i % 4, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]) for i in range(1500)]'
-    shows_progress() {
-        "$python" - "$trainer" "${common[@]}" -e $model -x 1 -v 1 -n 0 -s 0 -h 1 --hellaswag-data "$dir/hellaswag.bin" <<'END'
-import os, pty, re, sys
-pid, terminal = pty.fork()
-if pid == 0:
-    os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "TERM": "xterm"})
-seen = b""
-try:
-    while piece := os.read(terminal, 4096):
-        seen += piece
-except OSError:  # it has ended
-    pass
-shown = [float(x) for x in re.findall(rb"HellaSwag +(\d+\.\d)%, \d", seen)]
-assert shown and shown == sorted(shown) and shown[-1] <= 100, seen[-1000:]
-END
-    }
-    check "a terminal shows how far HellaSwag is" shows_progress
-fi
-
-check "overfitting one batch" run overfit -e $model -a 1 -s 0 -n 0 -d 256
-check "accumulating four micro-steps with a constant rate, top-k and no clipping" run plain -e $model -k constant -d 1024 \
-    --grad-clip 0 --top-k 5 --temperature 0.8 --sample-seed 7 -s 40 -n 0 -sl 5 -sg 5
-if [[ $trainer == *cu* ]]; then
-    check "no master weights: the run ends" run bf16 -e $model -s 0 -w 0 -lg 20
-    check "no master weights: the loss falls" awk -v a="$(val_loss bf16 0)" -v b="$(val_loss bf16 40)" \
-        'BEGIN { exit !(b != "" && b < a - 1.5) }'
-    check "GELU in the epilogues" run fused -e $model -s 0 -n 0 -ge 2
-fi
 # files that do not belong together: step 20 under the name of step 40, and the weights of another run
 mkdir "$dir/renamed"
 for kind in model state; do cp "$dir"/whole/${kind}_00000020*.bin "$dir/renamed/"; done
@@ -436,45 +536,7 @@ check "a context that weights have fixed" fails_with "-t 128 is longer than the 
 check "a batch that does not divide" fails_with "-d 500" "${common[@]}" -d 500 -e $model
 check "a head size that is not supported" fails_with "head size" "${common[@]}" -e gpt2:l2c64h4
 
-# signals: the run saves, also without -n, and goes on with the same bits
-long=("${common[@]}" -e "$model" -n 0 -s 0 -x 300 -v 150)
-# signalled NAME CODE TEXT SIGNALS FLAG...: the trainer, sent the signals once its log has TEXT, must exit with the code
-signalled() {
-    local name=$1 code=$2 text=$3 signals=$4 got
-    shift 4
-    "$python" dev/test/whole/send_signal.py "$dir/$name/main.log" "$text" "$signals" "$trainer" "$@" -o "$dir/$name" \
-        >"$dir/$name.log"
-    got=$?
-    [ $got -eq "$code" ] && return 0
-    echo "exit code $got, output:"
-    cat "$dir/$name.log"
-    return 1
-}
-no_tmp() { ! find "$1" -name '*.tmp' | grep .; }
-check "a run of 300 steps ends" run steady "${long[@]}" -x 300 -n 300
-for name in TERM INT HUP; do
-    check "SIG$name ends a run with exit code 0" signalled "$name" 0 "s:20 trl" "SIG$name" "${long[@]}"
-    check "it says so" grep -q "^stopped by SIG$name after step [0-9]*/300; .*-y 1" "$dir/$name.log"
-    check "what SIG$name stopped goes on" run "$name" "${long[@]}" -y 1 -n 300
-    for file in model_00000300.bin state_00000300_00000.bin main.log; do
-        check "after SIG$name it writes the same $file" same steady "$name" $file
-    done
-done
-for name in XCPU XFSZ; do check "SIG$name ends a run with exit code 0" signalled "$name" 0 "s:20 trl" "SIG$name,SIG$name" "${long[@]}"; done
-check "SIGHUP under nohup ends none" "$python" dev/test/whole/send_signal.py "$dir/nohup/main.log" "s:20 trl" SIGHUP nohup "$trainer" "${long[@]}" \
-    -x 100 -o "$dir/nohup" >"$dir/nohup.log"
-check "it goes on to its end" grep -q '^s:99 trl' "$dir/nohup/main.log"
-check "SIGUSR1 saves" signalled usr1 0 "s:20 trl" SIGUSR1 "${long[@]}" -x 200
-check "and goes on" grep -q '^s:199 trl' "$dir/usr1/main.log"
-check "SIGUSR1's checkpoint is whole" test "$(find "$dir/usr1" -name 'DONE_*' | wc -l)" -eq 1
-# in the first step, behind the validation: it has 32,768 micro-steps, which take any GPU longer than the second signal waits
-check "a second SIGTERM ends at once" signalled second 143 "s:0 tel" SIGTERM,SIGTERM "${long[@]}" -d 8388608
-check "and leaves no .tmp" no_tmp "$dir/second"
-check "a signal without -o" "$python" dev/test/whole/send_signal.py none "" SIGTERM "$trainer" "${long[@]}" >"$dir/nowhere.log"
-check "nothing is saved without -o" grep -q "nothing to save\|there is no -o" "$dir/nowhere.log"
-
 # options that make no sense together: refused, or noted where the run still says something
-short=("${common[@]}" -e "$model" -n 0 -s 0 -x 0 -m 1)
 mkdir "$dir/glob"
 for split in train val; do cp "$dir/text_$split.bin" "$dir/glob"; done
 everything="$dir/glob/*.bin" # a pattern, for the trainer to expand
@@ -526,24 +588,6 @@ check "-h 1 without a file that is named" fails_with "$dir/none.bin: no such fil
 check "-z 3 is -z 1" notes "-z 3: ZeRO stage 3 is not implemented; using -z 1" "${short[@]}" -z 3
 if [[ $trainer == *cu* ]]; then
     check "--processes is the CPU trainer's" fails_with "--processes is the CPU trainer's" "${short[@]}" --processes 2
-    if "$trainer" "${short[@]}" --fp8 1 --plan >/dev/null 2>&1; then
-        check "fp8" run fp8 -e $model -s 0 --fp8 1 -r 1
-        for row in "precision | fp8" "GEMMs | cublaslt_fp8[^|]*" "recompute | 2"; do
-            check "which says so: $row" grep -qE "^\| ${row/ |/ *\\|} " "$dir/fp8.log"
-        done
-        check "loses little" awk -v a="$(val_loss whole 40)" -v b="$(val_loss fp8 40)" 'BEGIN { exit !(b != "" && b < a + .05) }'
-        for flags in "-r 0" "-r 2 --cuda-graphs 0" "-s 3 -v 7 --verify-every 4"; do
-            # shellcheck disable=SC2086 # several words
-            check "fp8 with $flags" run fp8_other -e $model -s 0 --fp8 1 $flags
-            check "has the same weights" same fp8 fp8_other model_00000040.bin
-            rm -rf "$dir/fp8_other"
-        done
-        check "a batch that fp8 does not serve" fails_with "--fp8 needs micro-batches" "${short[@]}" --fp8 1 -b 1 -t 24 -d 24
-        cp -r "$dir/fp8" "$dir/fp8_to_bf16"
-        check "a run in fp8 does not go on without" fails_with "--resume-anyway" "${common[@]}" -o "$dir/fp8_to_bf16" -y 1 --fp8 0 -x 41
-    else
-        check "--fp8 where there is none" fails_with "--fp8 " "${short[@]}" --fp8 1
-    fi
 else
     for flag in "-f 0" "-w 0" "-ge 2" "-lg 10" "--cuda-graphs 0" "--exchange nccl"; do
         # shellcheck disable=SC2086 # a flag and its value
@@ -568,40 +612,6 @@ check "defaults too" grep -qE "^\| beta2 +\| 0.95 +\|" "$dir/stdout"
 check "--plan 0 trains" without_words "host peak" "${short[@]}" -x 1 -u 1 --plan 0
 check "--plan 1 does not" without_words "step    1/1" "${short[@]}" -x 1 -u 1 --plan 1
 check "nor does --plan" without_words "step    1/1" "${short[@]}" -x 1 -u 1 --plan
-
-# what the flags of samples and evaluations do: one step at a rate of 0 from trained weights
-trained=("${common[@]}" -e "$dir/whole/model_00000040.bin" -n 0 -l 0 -c 0 -x 1 -m 0)
-sample() { # FLAG...: the text of the sample after the step
-    "$trainer" "${trained[@]}" -s 1 -g 48 "$@" 2>&1 | sed -n '/^generating:/,/^\(total average\|GPU memory\|host memory\)/p' | sed '$d'
-}
-differ() { [ "$1" != "$2" ]; }
-greedy=$(sample --temperature 0)
-drawn=$(sample --sample-seed 7)
-wild=$(sample --sample-seed 7 --temperature 100)
-check "a sample has text" test ${#greedy} -gt 48
-check "--sample-seed chooses the text" differ "$drawn" "$(sample --sample-seed 8)"
-check "the same seed chooses the same" test "$drawn" = "$(sample --sample-seed 7)"
-check "--temperature 0 takes the likeliest token, whatever the seed" test "$greedy" = "$(sample --temperature 0 --sample-seed 7)"
-check "--top-k 1 does, too" test "$greedy" = "$(sample --top-k 1 --temperature 100 --sample-seed 7)"
-check "a high temperature draws others" differ "$wild" "$drawn"
-check "--top-k 2 leaves out most of them" differ "$wild" "$(sample --top-k 2 --sample-seed 7 --temperature 100)"
-check "but not the second" differ "$greedy" "$(sample --top-k 2 --sample-seed 7 --temperature 100)"
-check "a run without validation ends" run no_validation "${trained[@]}" -x 2 -s 0 -v 1
-check "-m 0 validates nothing" test "$(grep -c "tel:" "$dir/no_validation/main.log")" -eq 0
-check "the others validate at each -v, and at the beginning" run validation "${trained[@]}" -x 2 -s 0 -v 1 -m 1
-check "which is logged" test "$(grep -o "^s:[0-9]* tel" "$dir/validation/main.log" | tr '\n' ' ')" = "s:0 tel s:1 tel s:2 tel "
-check "--vocab-size is a new model's" "$trainer" "${common[@]}" -e $model --vocab-size 300 -n 0 -s 0 -m 0 -x 0 -o "$dir/vocabulary" >"$dir/stdout"
-check "which is printed" grep -qE "^\| vocabulary V \(Vp\) +\| 300 \(384\) +\|" "$dir/stdout"
-
-# three questions, of which the model answers the last two: in batches of one, and of two
-write_hellaswag 'examples = [question(0, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]),
-            question(1, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
-            question(2, 2, b"static inline ", [b"\x01\x02\x03", b"\x7f\x7f\x7f", b"void ", b"\xff\xfe\xfd"])]'
-for B in 4 8; do
-    check "HellaSwag in batches of $B rows" run hellaswag$B "${trained[@]}" -b $B -x 2 -s 0 -v 1 -h 1 --hellaswag-data "$dir/hellaswag.bin"
-    check "two of three are answered right" test "$(grep -c "^HellaSwag: 2/3 = " "$dir/hellaswag$B.log")" -eq 2
-    check "after each step, not before the first" test "$(grep eval "$dir/hellaswag$B/main.log" | tr '\n' ' ')" = "s:1 eval:0.6667 s:2 eval:0.6667 "
-done
 
 copy stranger 00000040
 sed -i '1s/.*/s:0 run:7/' "$dir/stranger/main.log"
