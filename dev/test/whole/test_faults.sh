@@ -4,7 +4,7 @@
 # depends on them. Takes half a minute; writes to a temporary folder only.
 # With `short`, without most of the outlier detectors, which are host code.
 . dev/test/fixtures/unit.sh
-trainer=${1:?usage: $0 build/train_gpt2_faults or build/train_gpt2cu_faults_bf16, and short}
+trainer=${1:?usage: $0 build/train_gpt2_faults or build/train_gpt2cu_faults_bf16 [short]}
 
 write_text
 common=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e "gpt2:l2c64h2t64" -b 4 -t 64 -d 512 -l 1e-3 -x 20 -v 10 -m 4 -s 0)
