@@ -163,6 +163,8 @@ several := build/train_gpt2cu_bf16 build/train_gpt2cu_faults_bf16
 $(call check,several_gpus,gpu long early,$(several),$(whole)/test_several_gpus.sh)
 $(call check,several_gpus_small,gpu early,$(several),$(whole)/test_several_gpus.sh small)
 check-several_gpus: export CHECK_TIMEOUT ?= 900
+# beside other work on the GPU, or on the machine
+$(addprefix check-,several_gpus_small training_bf16 generate_bf16 faults_bf16): export CHECK_TIMEOUT ?= 600
 $(call check,test_plan_run,cpu early,train_gpt2,$(whole)/test_plan.sh ./train_gpt2)
 $(call check,test_plan_run_bf16,gpu early,build/train_gpt2cu_bf16,$(whole)/test_plan.sh build/train_gpt2cu_bf16)
 $(call check,test_plan_run_fp32,gpu long,build/train_gpt2cu_fp32,$(whole)/test_plan.sh build/train_gpt2cu_fp32)
