@@ -103,8 +103,8 @@ check-$(1): $(2)
 endef
 check = $(eval $(call check_rule,$(1),$(3),$(4)))$(foreach k,$(2),$(eval $(k)_checks += check-$(1)))
 precisions = $(foreach p,bf16 fp32,$(call check,$(1)_$(p),gpu $(2) $(if $(filter fp32,$(p)),long),$(subst _P,_$(p),$(3)),$(subst _P,_$(p),$(4))))
-# Each start on a GPU takes a second or two, so NAME_bf16 is the command with `short`: without what NAME, on the CPU, shows of the
-# host code that both share. The whole is in make test-long.
+# Each start on a GPU takes a second or two, so NAME_bf16 runs the command with `short`, which skips host code that NAME already
+# tests on the CPU. The whole of it is in make test-long.
 shortened = $(call check,$(1)_bf16,gpu early,$(subst _P,_bf16,$(2)),$(subst _P,_bf16,$(3)) short)$(foreach p,bf16 fp32,$(call \
     check,$(1)_whole_$(p),gpu long early,$(subst _P,_$(p),$(2)),$(subst _P,_$(p),$(3))))
 whole := dev/test/whole

@@ -2,7 +2,7 @@
 # Trains a tiny model with a trainer that has faults (build/train_gpt2_faults; see train_with_faults.h) and checks what becomes
 # of numbers that are not finite, of flipped bits and of steps that hang: exit codes, messages, and that no bit of a weight
 # depends on them. Takes half a minute; writes to a temporary folder only.
-# With `short`, without most of the outlier detectors, which are host code.
+# `short` skips most of the outlier detectors, which are host code.
 . dev/test/fixtures/unit.sh
 trainer=${1:?usage: $0 build/train_gpt2_faults or build/train_gpt2cu_faults_bf16 [short]}
 

@@ -4,7 +4,7 @@
 #
 #     dev/test/whole/test_generate.sh ./generate_gpt2 [short]      # 20 s on two cores, a temporary folder of 2 MB
 #
-# short: without the tokenizers and the bad inputs, which are host code's.
+# short: skips tokenizers and bad inputs, which are host code.
 . dev/test/fixtures/unit.sh
 generate=${1:?usage: $0 ./generate_gpt2 [short]}
 write_text

@@ -2,7 +2,7 @@
 # dev/test/gpu_rows.sh with a make and an nvidia-smi that are scripts: each row sees its own GPUs and none of the others', rows
 # come together in the record, one that fails holds up no other, and wrong machines are refused. No GPU.
 . dev/test/fixtures/unit.sh
-unset ROWS # of the rows that this test is part of
+unset ROWS # set where this test runs as part of a recorded row
 mkdir -p "$dir/tree/dev/test" "$dir/bin" "$dir/tmp"
 cp dev/test/gpu_rows.sh "$dir/tree/dev/test"
 cat >"$dir/bin/nvidia-smi" <<'EOF'

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains a tiny model with the given trainer (./train_gpt2 or ./train_gpt2cu) and checks what a user relies on: the loss
 # falls, a run is reproducible bit for bit, also across recompute settings and after a resume, and mistakes end in one
-# line. Writes to a temporary folder only. With `short`, without what the CPU trainer shows of the host code that both share: a
-# start on a GPU takes two seconds.
+# line. Writes to a temporary folder only. `short` skips host code that the CPU trainer's run already tests, since each start on
+# a GPU takes two seconds.
 . dev/test/fixtures/unit.sh
 trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu [short]}
 
@@ -306,7 +306,7 @@ for B in 4 8; do
     check "after each step, not before the first" test "$(grep eval "$dir/hellaswag$B/main.log" | tr '\n' ' ')" = "s:1 eval:0.6667 s:2 eval:0.6667 "
 done
 
-# What host code decides, which the two trainers share
+# Host code, which both trainers share
 if [ "${2-}" = short ]; then finish; exit; fi
 
 # the trained length: a size that names no context has -t; a file's word says what was trained, over resumes and runs that go on
