@@ -11,9 +11,11 @@ GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2
 // close to -1, and takes two instructions of the SFU: σ(y) = 1 / (1 + 2^(-y log2 e)).
 constexpr float GELU_SLOPE = 0.7978845608028654f, GELU_CUBIC = 0.044715f; // √(2/π) and the factor of x³
 
-__device__ inline float gelu_sigma(float x) {
+// Over scale, a power of two
+__device__ inline float gelu_sigma(float x, float scale = 1.0f) {
     constexpr float SLOPE = -2.0f * LOG2_E * GELU_SLOPE; // of -2u log2 e
-    return rcp_approx_ftz(1.0f + ex2_approx_ftz(x * fmaf(SLOPE * GELU_CUBIC, x * x, SLOPE)));
+    const float e = ex2_approx_ftz(x * fmaf(SLOPE * GELU_CUBIC, x * x, SLOPE));
+    return rcp_approx_ftz(fmaf(e, scale, scale));
 }
 // gelu(x) = x σ(2u);  gelu'(x) = σ + 2u' gelu(x) (1 - σ),  with u' = √(2/π) (1 + 3·0.044715 x²): three instructions more
 __device__ inline float gelu(float x, float sigma) { return x * sigma; }

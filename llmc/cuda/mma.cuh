@@ -57,6 +57,12 @@ __device__ inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, u
                  : "memory");
 }
 
+__device__ inline void stmatrix_x4_trans(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
+                 "r"(r2), "r"(r3)
+                 : "memory");
+}
+
 // threadIdx.x and blockIdx, read by a volatile instruction each time: the compiler recomputes what depends on them instead of
 // keeping it in registers, or spilling it, from one use to the next.
 __device__ inline int mov_tid_x() {

@@ -1,7 +1,8 @@
 /*
 Tensors in e4m3 or e5m2 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its
 transpose in the same read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its
-columns in a weight gradient.
+columns in a weight gradient. Along K, of 16 numbers, i and i + 8 are neighbours: their codes are at 2 i and 2 i + 1 (code_at).
+A GEMM, whose operands both have this order, adds the same products; and an epilogue stores codes as threads of wgmma hold them.
 
 A source says what the numbers are: a tensor, or what is computed from one on the way, so that it is not stored in 16 bits. The
 largest magnitude is collected as the bits of a float, by an integer atomicMax: the order does not matter, and NaN is larger
@@ -17,15 +18,19 @@ than every number. Numbers that are not finite become NaN, where saturating woul
 
 constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256; // of a block's tile
 
+__host__ __device__ constexpr int code_at(int i) { return (i & ~15) + (i & 7) * 2 + (i >> 3 & 1); }
+
 // The codes of x and of y in bits 0-7 and 8-15, for inverse = 1 / scale, a power of two. x - x is NaN where x is not finite.
 template <__nv_fp8_interpretation_t FORMAT = __NV_E4M3>
 __device__ inline uint32_t code_pair(float x, float y, float inverse) {
     const float2 scaled = make_float2(fmaf(x, inverse, x - x), fmaf(y, inverse, y - y));
     return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, FORMAT);
 }
-// Those of x.x, x.y, y.x and y.y
+// Those of x.x, y.x, x.y and y.y, which are finite
 __device__ inline uint32_t four_codes(float2 x, float2 y, float inverse) {
-    return code_pair(x.x, x.y, inverse) | code_pair(y.x, y.y, inverse) << 16;
+    const float2 first = {x.x * inverse, y.x * inverse}, second = {x.y * inverse, y.y * inverse};
+    const uint32_t low = __nv_cvt_float2_to_fp8x2(first, __NV_SATFINITE, __NV_E4M3);
+    return low | (uint32_t)__nv_cvt_float2_to_fp8x2(second, __NV_SATFINITE, __NV_E4M3) << 16;
 }
 
 __device__ inline float larger_magnitude(float largest, float x) { return max_nan(largest, fabsf(x)); }
@@ -154,7 +159,8 @@ struct QuantizeBatch {
 // Blocks of an SM, as many as the registers allow without spilling
 template <class Source> constexpr int quantize_blocks = sizeof(floatX) == 4 ? 2 : has_act<Source> ? 3 : 4;
 
-// A thread has eight columns of four rows, all of them within R or none: R is a multiple of 16.
+// A thread has eight columns of four rows, those whose codes are neighbours in a column; all of them within R or none: R is a
+// multiple of 16.
 // partial: row y of it (gridDim.y, C) = the column sums of the numbers in this block's rows; or NULL. Only where has_act.
 template <bool COLUMNS, class Source>
 static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Source>)
@@ -165,7 +171,8 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
     __shared__ float sums[ACT ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
     const int eighth = threadIdx.x % 8, quad = threadIdx.x / 8;
     const int first_row = blockIdx.y * QUANTIZE_ROWS, first_column = blockIdx.x * QUANTIZE_COLUMNS;
-    const int row = first_row + quad * 4, column = first_column + eighth * 8;
+    const int row = first_row + quad / 4 * 16 + quad % 4 * 2, column = first_column + eighth * 8;
+    const auto row_of = [=](int k) { return row + k / 2 + k % 2 * 8; };
     const float inverse = 1.0f / scale[blockIdx.z * batch.places * (sizeof(E4m3Scale) / sizeof(float))];
     uint32_t codes[4][2] = {}, words[8] = {}, act_words[8] = {};
     float sum[8] = {}, largest = 0, act_inverse = 0;
@@ -175,9 +182,9 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
         for (int k = 0; k < 4; k++) {
             float v[8], act[8];
             if constexpr (ACT) {
-                source.load(v, act, row + k, column, C);
+                source.load(v, act, row_of(k), column, C);
             } else {
-                source.load(v, row + k, column, C);
+                source.load(v, row_of(k), column, C);
             }
 #pragma unroll
             for (int j = 0; j < 8; j += 2) {
@@ -191,10 +198,16 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
                 }
             }
         }
+    }
+    // of 16 columns, the thread with the first eight stores 0 to 3 and 8 to 11, its neighbour the others
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            *reinterpret_cast<uint2*>(rows + blockIdx.z * batch.stride + (size_t)(row + k) * C + column) =
-                make_uint2(codes[k][0], codes[k][1]);
+    for (int k = 0; k < 4; k++) {
+        const bool second = eighth % 2;
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, second ? codes[k][0] : codes[k][1], 1);
+        const uint32_t low = second ? got : codes[k][0], high = second ? codes[k][1] : got;
+        if (row < R && column < C) {
+            *reinterpret_cast<uint2*>(rows + blockIdx.z * batch.stride + (size_t)row_of(k) * C + column) =
+                make_uint2(__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362));
         }
     }
     if (amax) { warp_collect_amax(amax, largest); }

@@ -7,8 +7,9 @@ over an activation stands between them.
 
 Tensor cores add to 14 bits (PROTOCOL.md). K is C, at most some thousand: what that loses is far below what quantising loses.
 
-A warp has 16 rows of 64 columns, a thread two columns of every eight: four shuffles give it 16 codes of a row, which it
-stores, and twelve give it two columns of all 16 rows, which go to shared memory and leave by TMA.
+In the order of codes along K (quantize.cuh), a thread's four of 16 columns are neighbours in a row, and so are those of its
+two rows in a column. Four shuffles give it 16 codes of a row, which it stores; columns are transposed by stmatrix and leave by
+TMA.
 */
 #ifndef WGMMA_FP8_CUH
 #define WGMMA_FP8_CUH
@@ -18,9 +19,9 @@ stores, and twelve give it two columns of all 16 rows, which go to shared memory
 
 namespace wgmma {
 
-// Codes of a warp's 16 rows of 64 columns: word n has those of the thread's columns e = 0, 1 of octet n and rows h = 0, 1
-// (fragment_row, fragment_column), at byte 2 h + e.
-typedef uint32_t Codes[8];
+// Codes of a warp's 16 rows of 64 columns: word [j][h] has those of the thread's row h = 0 or 1 (fragment_row) and its columns
+// of the 16 from 16 j on, in the order of codes.
+typedef uint32_t Codes[4][2];
 
 // to[s] = from[lane % 4] of the quad's lane s
 __device__ inline void transpose_quad(uint32_t (&to)[4], const uint32_t (&from)[4], int lane) {
@@ -36,66 +37,27 @@ __device__ inline void transpose_quad(uint32_t (&to)[4], const uint32_t (&from)[
     to[0] = b0 ? low1 : low0, to[1] = b0 ? low0 : low1, to[2] = b0 ? high1 : high0, to[3] = b0 ? high0 : high1;
 }
 
-// to[s] = from[lane / 4] of lane 4 s + lane % 4
-__device__ inline void transpose_octets(uint32_t (&to)[8], const Codes& from, int lane) {
-    uint32_t a[2][4], b[4][2];
-    const bool g0 = lane & 4, g1 = lane & 8, g2 = lane & 16;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t kept = g2 ? from[4 + i] : from[i];
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, g2 ? from[i] : from[4 + i], 16);
-        a[0][i] = g2 ? got : kept, a[1][i] = g2 ? kept : got;
-    }
-#pragma unroll
-    for (int s = 0; s < 2; s++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t kept = g1 ? a[s][2 + i] : a[s][i];
-            const uint32_t got = __shfl_xor_sync(0xffffffffu, g1 ? a[s][i] : a[s][2 + i], 8);
-            b[2 * s][i] = g1 ? got : kept, b[2 * s + 1][i] = g1 ? kept : got;
-        }
-    }
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-        const uint32_t kept = g0 ? b[s][1] : b[s][0];
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, g0 ? b[s][0] : b[s][1], 4);
-        to[2 * s] = g0 ? got : kept, to[2 * s + 1] = g0 ? kept : got;
-    }
-}
-
 // rows (M,N) = the codes from row `row`, the warp's first, and column `column` on
 __device__ inline void store_rows(uint8_t* rows, const Codes& codes, int row, int column, int M, int N, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        uint32_t pairs[4], of_quad[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            pairs[j] = __byte_perm(codes[2 * j], codes[2 * j + 1], h == 0 ? 0x5410 : 0x7632);
-        }
-        transpose_quad(of_quad, pairs, lane);
+        const uint32_t own[4] = {codes[0][h], codes[1][h], codes[2][h], codes[3][h]};
+        uint32_t of_quad[4];
+        transpose_quad(of_quad, own, lane);
         const int r = row + h * 8 + lane / 4, c = column + lane % 4 * 16;
         if (r < M && c < N) {
             *reinterpret_cast<uint4*>(rows + (int64_t)r * N + c) =
-                make_uint4(__byte_perm(of_quad[0], of_quad[1], 0x5410), __byte_perm(of_quad[2], of_quad[3], 0x5410),
-                           __byte_perm(of_quad[0], of_quad[1], 0x7632), __byte_perm(of_quad[2], of_quad[3], 0x7632));
+                make_uint4(of_quad[0], of_quad[1], of_quad[2], of_quad[3]);
         }
     }
 }
 
-// box = the codes transposed, (64 columns, 128 rows) in TMA's swizzle; piece: which 16 of the rows are the warp's
-__device__ inline void stage_columns(char* box, const Codes& codes, int piece, int lane) {
-    uint32_t w[8];
-    transpose_octets(w, codes, lane);
-    const int first = lane / 4 * 8 + lane % 4 * 2;
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        uint32_t two[4]; // lanes 2 i and 2 i + 1: rows h = 0 of both, then h = 1
-#pragma unroll
-        for (int i = 0; i < 4; i++) { two[i] = __byte_perm(w[2 * i], w[2 * i + 1], e == 0 ? 0x6240 : 0x7351); }
-        *reinterpret_cast<uint4*>(box + swizzled_offset(first + e, piece * 16)) =
-            make_uint4(__byte_perm(two[0], two[1], 0x5410), __byte_perm(two[2], two[3], 0x5410),
-                       __byte_perm(two[0], two[1], 0x7632), __byte_perm(two[2], two[3], 0x7632));
-    }
+// box (64 columns, 128 rows), in TMA's swizzle, = words transposed: of octet n of columns, the codes of columns e = 0, 1 and
+// rows h = 0, 1 at byte 2 e + h. piece: which 16 of the rows are the warp's
+__device__ inline void stage_columns(uint32_t box, const uint32_t (&words)[8], int piece, int lane) {
+    const uint32_t at = box + swizzled_offset(lane, piece * 16);
+    mma::stmatrix_x4_trans(at, words[0], words[1], words[2], words[3]);
+    mma::stmatrix_x4_trans(at + 32 * SWIZZLE_ROW, words[4], words[5], words[6], words[7]);
 }
 
 // The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
@@ -108,6 +70,7 @@ template <bool BACKWARD> struct QuantisedGelu {
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int columns = CHUNK_COLUMNS, chunks = 2 * N / columns;
+        constexpr uint32_t NANS = 0x7f7f7f7f;
         static_assert(row_blocks == 2, "a chunk's two boxes of pre are the two boxes of columns");
         const int base = matrix_base(tile.thread());
         uint32_t bias[columns / 8] = {};
@@ -115,14 +78,18 @@ template <bool BACKWARD> struct QuantisedGelu {
             Elementwise<AddBias>::load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
         }
         finish();
-        const float inverse = 1.0f / __ldg(in.scale), act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
+        const float scale = __ldg(in.a_scale) * __ldg(in.b_scale), out_scale = __ldg(in.scale);
+        const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
+        // What is multiplied at the end: forward, numbers come over out_scale; backward, without `scale`.
+        const float inverse = BACKWARD ? scale / out_scale : 1.0f, unit = BACKWARD ? scale : out_scale;
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             const int column = tile.column + c * columns;
             if (!BACKWARD && c > 0 && column >= in.N) { break; }
             float largest = 0;
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
-            Codes codes[row_blocks], act_codes[row_blocks];
+            Codes codes[row_blocks];
+            uint32_t act_words[row_blocks][8];
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const int turn = c * row_blocks + block;
@@ -138,28 +105,36 @@ template <bool BACKWARD> struct QuantisedGelu {
                 for (int j = 0; j < columns / 16; j++) { // two octets of columns
                     uint32_t pre4[4] = {};
                     if constexpr (BACKWARD) { mma::ldmatrix_x4(pre4, box + matrix_offset(base, 2 * j)); }
+                    float2 out[2][2]; // of two octets, rows h
 #pragma unroll
-                    for (int octet = 2 * j; octet < 2 * j + 2; octet++) {
-                        float2 out[2], act[2];
+                    for (int o = 0; o < 2; o++) {
+                        const int octet = 2 * j + o;
+                        float2 act[2];
 #pragma unroll
                         for (int h = 0; h < 2; h++) {
-                            const int i = c * columns / 2 + octet * 4 + h * 2, q = octet % 2 * 2 + h;
+                            const int i = c * columns / 2 + octet * 4 + h * 2, q = 2 * o + h;
                             const float2 x = {acc[block][i], acc[block][i + 1]};
                             if constexpr (!BACKWARD) {
                                 const float2 b = mma::float2_of(bias[octet]);
-                                pre4[q] = mma::cvt_rn_x2(x.x + b.x, x.y + b.y);
+                                pre4[q] = mma::cvt_rn_x2(fmaf(x.x, scale, b.x), fmaf(x.y, scale, b.y));
                             }
-                            const float2 pre = mma::float2_of(pre4[q]), sigma = {gelu_sigma(pre.x), gelu_sigma(pre.y)};
+                            const float2 pre = mma::float2_of(pre4[q]);
+                            const float over = BACKWARD ? 1.0f : out_scale;
+                            const float2 sigma = {gelu_sigma(pre.x, over), gelu_sigma(pre.y, over)};
                             act[h] = {gelu(pre.x, sigma.x), gelu(pre.y, sigma.y)};
-                            out[h] = act[h];
+                            out[o][h] = act[h];
                             if constexpr (BACKWARD) {
-                                out[h] = {x.x * gelu_derivative(pre.x, sigma.x), x.y * gelu_derivative(pre.y, sigma.y)};
-                                sums[2 * octet] += out[h].x, sums[2 * octet + 1] += out[h].y;
+                                out[o][h] = {x.x * gelu_derivative(pre.x, sigma.x),
+                                             x.y * gelu_derivative(pre.y, sigma.y)};
+                                sums[2 * octet] += out[o][h].x, sums[2 * octet + 1] += out[o][h].y;
                             }
-                            largest = larger_magnitude(larger_magnitude(largest, out[h].x), out[h].y);
+                            largest = larger_magnitude(larger_magnitude(largest, out[o][h].x), out[o][h].y);
                         }
-                        codes[block][octet] = four_codes(out[0], out[1], inverse);
-                        if (BACKWARD) { act_codes[block][octet] = four_codes(act[0], act[1], act_inverse); }
+                        if (BACKWARD) { act_words[block][octet] = four_codes(act[0], act[1], act_inverse); }
+                    }
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        codes[block][j][h] = four_codes(out[0][h], out[1][h], BACKWARD ? inverse : 1.0f);
                     }
                     if constexpr (!BACKWARD) {
                         mma::stmatrix_x4(box + matrix_offset(base, 2 * j), pre4[0], pre4[1], pre4[2], pre4[3]);
@@ -174,22 +149,33 @@ template <bool BACKWARD> struct QuantisedGelu {
                     }
                 }
             }
+            if (!(largest <= FLT_MAX)) { // saturating would hide it
+#pragma unroll
+                for (int i = 0; i < row_blocks * 8; i++) { codes[i / 8][i / 2 % 4][i % 2] = NANS; }
+            }
             const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
             if constexpr (BACKWARD) {
-                const float2 sum = sum_columns(sums, t);
-                char *box = aux.chunk(c * row_blocks), *act_box = aux.chunk(c * row_blocks + 1);
+                float2 sum = sum_columns(sums, t);
+                sum = {sum.x * scale, sum.y * scale};
+                const uint32_t box = shared_address(aux.chunk(c * row_blocks)),
+                               act_box = shared_address(aux.chunk(c * row_blocks + 1));
                 tile.sync(); // all have read pre, and the sums of the chunk before
                 *reinterpret_cast<float2*>(&ring.sums[warp][kept_column(t, 0)]) = sum;
 #pragma unroll
                 for (int block = 0; block < row_blocks; block++) {
-                    stage_columns(box, codes[block], block * 4 + warp, lane);
-                    stage_columns(act_box, act_codes[block], block * 4 + warp, lane);
+                    uint32_t words[8];
+#pragma unroll
+                    for (int n = 0; n < 8; n++) {
+                        words[n] = __byte_perm(codes[block][n / 2][0], codes[block][n / 2][1], n % 2 ? 0x7351 : 0x6240);
+                    }
+                    stage_columns(box, words, block * 4 + warp, lane);
+                    stage_columns(act_box, act_words[block], block * 4 + warp, lane);
                 }
                 fence_proxy_async();
                 tile.sync();
                 if (tile.leader()) {
-                    cp_async_bulk_tensor(&maps.out, tile.row / 2, column, shared_address(box));
-                    cp_async_bulk_tensor(&maps.second, tile.row / 2, column, shared_address(act_box));
+                    cp_async_bulk_tensor(&maps.out, tile.row / 2, column, box);
+                    cp_async_bulk_tensor(&maps.second, tile.row / 2, column, act_box);
                     cp_async_bulk_commit_group();
                 }
                 if (t < columns && tile.row < in.M && column + t < in.N) {
@@ -203,7 +189,7 @@ template <bool BACKWARD> struct QuantisedGelu {
             for (int block = 0; block < row_blocks; block++) {
                 store_rows(in.rows, codes[block], tile.row + block * BLOCK_ROWS + warp * 16, column, in.M, in.N, lane);
             }
-            warp_collect_amax(in.amax, largest);
+            warp_collect_amax(in.amax, largest * unit);
         }
     }
 };

@@ -210,14 +210,6 @@ template <class C> struct Consumer {
 #pragma unroll
         for (int block = 0; block < row_blocks; block++) { fence_operand(acc[block]); }
         release((state.stage + C::stages - 1) % C::stages);
-        if constexpr (C::e4m3) {
-            const float scale = __ldg(p.in.a_scale) * __ldg(p.in.b_scale);
-#pragma unroll
-            for (int block = 0; block < row_blocks; block++) {
-#pragma unroll
-                for (float& x : acc[block]) { x *= scale; }
-            }
-        }
     }
 
     __device__ void run() {

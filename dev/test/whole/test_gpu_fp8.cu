@@ -31,6 +31,10 @@ static bool is_code_of(uint8_t code, float x, float scale) {
     return code == expected || (expected == 0x7f && (code & 0x7f) == 0x7f) || (x == 0 && (code & 0x7f) == 0);
 }
 
+// Where the code of number i of (R,C) is, in rows and in columns
+static size_t in_rows(size_t i, int C) { return i / C * C + code_at((int)(i % C)); }
+static size_t in_columns(size_t i, int R, int C) { return i % C * R + code_at((int)(i / C)); }
+
 // Codes of x (R,C), alone and with those of its transpose, between bytes that stay as they were; the largest magnitude.
 static void check_quantize(int R, int C, float scale, float special) {
     const size_t n = (size_t)R * C, guard = 64;
@@ -59,8 +63,8 @@ static void check_quantize(int R, int C, float scale, float special) {
         check(status_now());
         const std::vector<uint8_t> r = rows.get(), c = columns.get();
         for (size_t i = 0; i < n; i++) {
-            right = right && is_code_of(r[i], (float)x[i], scale);
-            const size_t at = i % C * R + i / C;
+            right = right && is_code_of(r[in_rows(i, C)], (float)x[i], scale);
+            const size_t at = in_columns(i, R, C);
             right = right && (both ? is_code_of(c[at], (float)x[i], scale) : c[at] == 0xaa);
         }
         for (size_t i = n; i < n + guard; i++) { kept = kept && r[i] == 0xaa && c[i] == 0xaa; }
@@ -127,7 +131,8 @@ template <class Source> static void check_source(const char* name, const Source&
     size_t wrong = 0;
     double largest = 0;
     for (size_t i = 0; i < r.size(); i++) {
-        wrong += !is_near(r[i], expected[i], scale, 0, e5m2) || r[i] != c[i % C * R + i / C];
+        const uint8_t code = r[in_rows(i, C)];
+        wrong += !is_near(code, expected[i], scale, 0, e5m2) || code != c[in_columns(i, R, C)];
         largest = fmax(largest, fabs(expected[i]));
     }
     const float got = __builtin_bit_cast(float, amax.get()[0]);
@@ -178,7 +183,7 @@ static void check_sources(void) {
                  expected, R, C, 0x1p-15f, true);
     const std::vector<uint8_t> act = act_columns.get();
     size_t wrong = 0;
-    for (size_t i = 0; i < n; i++) { wrong += !is_near(act[i % C * R + i / C], gelu_of((float)x[i]), act_scale); }
+    for (size_t i = 0; i < n; i++) { wrong += !is_near(act[in_columns(i, R, C)], gelu_of((float)x[i]), act_scale); }
     reference_row("GELU's gradient", "columns of GELU", wrong == 0);
 
     const float gradient_scale = 1.0f / 4096;
@@ -253,7 +258,7 @@ static void check_fused(int R, int C) {
     for (size_t i = 0; i < n; i++) {
         const double expected = z[i] + (double)(float)bias[i % N];
         off += !(fabs((float)x[i] - expected) <= ldexp(fabs(expected), -8) + cuts * size[i]);
-        wrong += !is_near(codes[i], gelu_of((float)x[i]), act_scale);
+        wrong += !is_near(codes[in_rows(i, N)], gelu_of((float)x[i]), act_scale);
         largest = fmaxf(largest, fabsf((float)gelu_of((float)x[i])));
     }
     char name[64];
@@ -266,17 +271,18 @@ static void check_fused(int R, int C) {
     check(fp8_dgelu(&t, {rows.data, columns.data, act_columns.data, scales->data + 9, scales->data + 8, amax.data + 1},
                     {R, N, C, 0}, scratch.data, 0));
     codes = rows.get();
-    const std::vector<uint8_t> in_columns = columns.get(), act = act_columns.get();
+    const std::vector<uint8_t> dpre_columns = columns.get(), act = act_columns.get();
     const std::vector<float> total = dbias.get();
     std::vector<double> sums(N, 0.5), allowed(N, 1e-3);
     size_t other = 0, wrong_act = 0;
     double most = 0;
     off = wrong = 0;
     for (size_t i = 0; i < n; i++) {
-        const size_t at = i % N * R + i / N;
+        const size_t at = in_columns(i, R, N);
         const double slope = gelu_slope((float)x[i]), expected = z[i] * slope, error = cuts * size[i] * fabs(slope);
-        wrong += !is_near(codes[i], expected, dpre_scale, error + 1e-5 * fabs(z[i])); // near 0, slope is a difference
-        other += codes[i] != in_columns[at];
+        const uint8_t code = codes[in_rows(i, N)];
+        wrong += !is_near(code, expected, dpre_scale, error + 1e-5 * fabs(z[i])); // near 0, slope is a difference
+        other += code != dpre_columns[at];
         wrong_act += !is_near(act[at], gelu_of((float)x[i]), act_scale);
         sums[i % N] += expected, allowed[i % N] += error;
         most = fmax(most, fabs(expected));
