@@ -110,10 +110,10 @@ shortened = $(call check,$(1)_bf16,gpu early,$(subst _P,_bf16,$(2)),$(subst _P,_
 whole := dev/test/whole
 
 # Unit tests, and the same under sanitizers
-early_units := test_gpu_kernels_bf16 test_gpu_kernels_fp32 test_gpu_pairs_bf16
+early_units := test_gpu_kernels_bf16 test_gpu_pairs_bf16
 slow_units := test_decode_step test_libattention test_bench
 $(foreach t,$(unit_tests) $(cuda_unit_tests),$(call check,$(notdir $(t)),cpu $(if $(filter $(slow_units),$(notdir $(t))),slow),$(t),$(t)))
-long_units := $(patsubst %,test_gpu_%_fp32,decode generate graphs pairs processes)
+long_units := $(patsubst %,test_gpu_%_fp32,decode generate graphs kernels pairs processes)
 $(foreach t,$(gpu_unit_tests),$(call \
     check,$(notdir $(t)),gpu $(if $(filter $(early_units),$(notdir $(t))),early) $(if $(filter $(long_units),$(notdir $(t))),long),$(t),$(t)))
 early_sanitized := test_gpt2 test_several_processes test_comm_meet test_comm
@@ -222,7 +222,8 @@ checks_here := $(cpu_checks)
 long_checks += $(slow_checks)
 not_here := $(words $(gpu_checks)) checks on a GPU: $(if $(gpu),no nvcc,no GPU) here
 endif
-longest := check-training_bf16 check-generate_bf16 check-faults_bf16
+longest := $(addprefix check-,several_gpus_small training_bf16 generate_bf16 faults_bf16 test_gpu_kernels_bf16 \
+    test_gpu_processes_bf16 test_resume_run_bf16 evaluate_bf16)
 early_checks := $(longest) $(filter-out $(longest),$(early_checks))
 early_first = $(filter $(1),$(early_checks)) $(filter-out $(early_checks),$(1))
 checks_of_test := $(call early_first,$(filter-out $(long_checks),$(checks_here)))
@@ -232,11 +233,11 @@ checks_of_test-long := $(call early_first,$(filter $(long_checks),$(checks_here)
 # Running them
 
 # Programs are built as many at a time as there are cores; checks, which use several cores or the GPU, half as many, but four:
-# some wait most of their time; those on a GPU a quarter, from three to six, because their host code waits for each other's in
+# some wait most of their time; those on a GPU a third, from three to six, because their host code waits for each other's in
 # the driver. CHECK_JOBS=1: one by one. make test CHECKS='faults test_comm': these alone.
 cores := $(shell nproc 2>/dev/null || echo 2)
 CHECK_JOBS ?= $(shell echo $$(($(cores) < 8 ? 4 : $(cores) / 2)))
-GPU_JOBS ?= $(shell echo $$(($(cores) < 12 ? 3 : $(cores) > 24 ? 6 : $(cores) / 4)))
+GPU_JOBS ?= $(shell echo $$(($(cores) < 12 ? 3 : $(cores) > 18 ? 6 : $(cores) / 3)))
 asked := $(patsubst %,check-%,$(patsubst check-%,%,$(CHECKS)))
 test-programs: $(sort $(foreach c,$(asked),$(needs_$(c:check-%=%))))
 # A check that does not exist, in CHECKS or as check-NAME

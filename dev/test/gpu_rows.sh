@@ -59,8 +59,8 @@ start() { # NAME ...: as row
     pids+=($!)
 }
 start two 0,1 0 25 test
-start one 2 26 45 test
-start load 3 46 63 load
+start one 2 26 41 test
+start load 3 42 63 load
 failed=0
 for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
 cat "$kept"/*.csv >>dev/test/gpu_runs.csv

@@ -303,7 +303,7 @@ template <class Direction> struct AttentionTrial {
     ~AttentionTrial() { reference_free(&r); }
     void fill(Pattern pattern, uint64_t seed) {
         tensors_fill(sets[0], s, r.distinct, pattern, seed);
-        reference_compute(&r, sets[0].qkv.as<floatX>(), sets[0].dout.as<floatX>());
+        reference_compute(&r, sets[0].qkv.as<floatX>(), sets[0].dout.as<floatX>(), backward);
         Direction::prepare(sets[0], r);
     }
     Verdict check(const Config& c, const std::string& what, int at_once) {

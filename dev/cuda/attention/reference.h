@@ -299,11 +299,12 @@ static inline void reference_free(Reference* r) {
     cuda_check(cudaFree(r->noise));
     cuda_check(cudaFree(r->starts));
 }
-static inline void reference_compute(Reference* r, const floatX* qkv, const floatX* dout) {
+// columns: dk and dv too
+static inline void reference_compute(Reference* r, const floatX* qkv, const floatX* dout, bool columns) {
     unsigned blocks = (unsigned)(r->distinct * r->shape.T);
     cuda_check(cudaMemset(r->noise, 0, NUM_TENSORS * sizeof(double)));
     reference_rows<<<blocks, REFERENCE_THREADS>>>(*r, qkv, dout);
-    reference_columns<<<blocks, REFERENCE_THREADS>>>(*r, qkv, dout);
+    if (columns) { reference_columns<<<blocks, REFERENCE_THREADS>>>(*r, qkv, dout); }
     cuda_check(cudaGetLastError());
 }
 

@@ -75,7 +75,7 @@ static void check_shape(Shape s, int two_parts, const DeviceCode& gpu) {
     const unsigned blocks = (unsigned)CEIL_DIV(4 * s.elements(), (int64_t)256);
     fill_inputs<<<blocks, 256>>>(qkv, dout, s, s.heads(), ORDINARY, 7);
     Reference r = reference_allocate(s);
-    reference_compute(&r, qkv, dout);
+    reference_compute(&r, qkv, dout, false);
     const std::vector<double> ref = host_copy(r.x[OUT], s.elements());
     for (const AttentionForwardVariant& v : attention_forward_variants) {
         if (strcmp(v.name, "wgmma") != 0 || gpu.capability == 90) {
