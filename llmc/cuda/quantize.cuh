@@ -35,10 +35,14 @@ __device__ inline uint32_t four_codes(float2 x, float2 y, float inverse) {
 
 __device__ inline float larger_magnitude(float largest, float x) { return max_nan(largest, fabsf(x)); }
 
-// *amax = the largest of it and of `largest` over the warp, as bits; most warps only read it.
-__device__ inline void warp_collect_amax(unsigned* amax, float largest) {
+// *amax = the largest of it and of `largest` over the warp, as bits. known: what *amax was, so that most warps write nothing;
+// the caller loads it (__ldcg) where it can wait for it.
+__device__ inline void warp_collect_amax(unsigned* amax, unsigned known, float largest) {
     const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
-    if (threadIdx.x % WARP_SIZE == 0 && bits > __ldcg(amax)) { atomicMax(amax, bits); }
+    if (threadIdx.x % WARP_SIZE == 0 && bits > known) { atomicMax(amax, bits); }
+}
+__device__ inline void warp_collect_amax(unsigned* amax, float largest) {
+    warp_collect_amax(amax, __ldcg(amax), largest);
 }
 
 // ----------------------------------------------------------------------------

@@ -61,10 +61,11 @@ __device__ inline void stage_columns(uint32_t box, const uint32_t (&words)[8], i
 }
 
 // The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
-// hold the columns of dpre and of the activation. Rows are stored last, since the fence before TMA waits for a thread's stores.
+// hold the columns of dpre and of the activation. A warp has its scheduler for itself, so nothing runs while it waits: what goes
+// to global memory by other ways than TMA goes last, because the fence before TMA waits for a thread's own accesses.
 template <bool BACKWARD> struct QuantisedGelu {
     static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD, transposes = BACKWARD;
-    static constexpr int depth = 2, ring_chunks = BACKWARD ? 0 : depth; // of pre
+    static constexpr int ring_chunks = BACKWARD ? 0 : 4; // of pre: a tile's
 
     template <int row_blocks, int N, class Finish, class Aux>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
@@ -72,33 +73,35 @@ template <bool BACKWARD> struct QuantisedGelu {
         constexpr int columns = CHUNK_COLUMNS, chunks = 2 * N / columns;
         constexpr uint32_t NANS = 0x7f7f7f7f;
         static_assert(row_blocks == 2, "a chunk's two boxes of pre are the two boxes of columns");
+        static_assert(BACKWARD || chunks * row_blocks == ring_chunks, "a slot for each box of pre");
         const int base = matrix_base(tile.thread());
         uint32_t bias[columns / 8] = {};
         if constexpr (!BACKWARD) {
             Elementwise<AddBias>::load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
         }
-        finish();
         const float scale = __ldg(in.a_scale) * __ldg(in.b_scale), out_scale = __ldg(in.scale);
         const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
+        const unsigned known = __ldcg(in.amax);
+        finish();
         // What is multiplied at the end: forward, numbers come over out_scale; backward, without `scale`.
         const float inverse = BACKWARD ? scale / out_scale : 1.0f, unit = BACKWARD ? scale : out_scale;
+        Codes codes[chunks][row_blocks];
+        float column_sum[chunks] = {}, tile_largest = 0;
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             const int column = tile.column + c * columns;
             if (!BACKWARD && c > 0 && column >= in.N) { break; }
             float largest = 0;
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
-            Codes codes[row_blocks];
             uint32_t act_words[row_blocks][8];
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const int turn = c * row_blocks + block;
-                const uint32_t box =
-                    shared_address(BACKWARD ? aux.chunk(turn) : ring.chunks + turn % depth * CHUNK_BYTES);
+                const uint32_t box = shared_address(BACKWARD ? aux.chunk(turn) : ring.chunks + turn * CHUNK_BYTES);
                 if constexpr (BACKWARD) {
                     aux.wait(turn);
-                } else { // until TMA has read what is in the ring's slot
-                    if (tile.leader()) { cp_async_bulk_wait_group_read<depth - 1>(); }
+                } else if (turn == 0) { // until TMA has read the last tile's from the slots
+                    if (tile.leader()) { cp_async_bulk_wait_group_read<0>(); }
                     tile.sync();
                 }
 #pragma unroll
@@ -134,27 +137,20 @@ template <bool BACKWARD> struct QuantisedGelu {
                     }
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
-                        codes[block][j][h] = four_codes(out[0][h], out[1][h], BACKWARD ? inverse : 1.0f);
+                        codes[c][block][j][h] = four_codes(out[0][h], out[1][h], BACKWARD ? inverse : 1.0f);
                     }
                     if constexpr (!BACKWARD) {
                         mma::stmatrix_x4(box + matrix_offset(base, 2 * j), pre4[0], pre4[1], pre4[2], pre4[3]);
                     }
                 }
-                if constexpr (!BACKWARD) {
-                    fence_proxy_async();
-                    tile.sync();
-                    if (tile.leader()) {
-                        cp_async_bulk_tensor(&maps.out, column, tile.row + block * BLOCK_ROWS, box);
-                        cp_async_bulk_commit_group();
-                    }
-                }
             }
             if (!(largest <= FLT_MAX)) { // saturating would hide it
 #pragma unroll
-                for (int i = 0; i < row_blocks * 8; i++) { codes[i / 8][i / 2 % 4][i % 2] = NANS; }
+                for (int i = 0; i < row_blocks * 8; i++) { codes[c][i / 8][i / 2 % 4][i % 2] = NANS; }
             }
-            const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
+            tile_largest = larger_magnitude(tile_largest, largest);
             if constexpr (BACKWARD) {
+                const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
                 float2 sum = sum_columns(sums, t);
                 sum = {sum.x * scale, sum.y * scale};
                 const uint32_t box = shared_address(aux.chunk(c * row_blocks)),
@@ -166,7 +162,8 @@ template <bool BACKWARD> struct QuantisedGelu {
                     uint32_t words[8];
 #pragma unroll
                     for (int n = 0; n < 8; n++) {
-                        words[n] = __byte_perm(codes[block][n / 2][0], codes[block][n / 2][1], n % 2 ? 0x7351 : 0x6240);
+                        words[n] =
+                            __byte_perm(codes[c][block][n / 2][0], codes[c][block][n / 2][1], n % 2 ? 0x7351 : 0x6240);
                     }
                     stage_columns(box, words, block * 4 + warp, lane);
                     stage_columns(act_box, act_words[block], block * 4 + warp, lane);
@@ -178,19 +175,39 @@ template <bool BACKWARD> struct QuantisedGelu {
                     cp_async_bulk_tensor(&maps.second, tile.row / 2, column, act_box);
                     cp_async_bulk_commit_group();
                 }
-                if (t < columns && tile.row < in.M && column + t < in.N) {
-                    in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] =
-                        ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
+                if (t < columns) {
+                    column_sum[c] = ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
                 }
-            } else if (c + 1 < chunks) {
-                Elementwise<AddBias>::load_bias(bias, in, column + columns + fragment_column(t, 0));
+            } else {
+                fence_proxy_async();
+                tile.sync();
+                if (tile.leader()) {
+#pragma unroll
+                    for (int block = 0; block < row_blocks; block++) {
+                        cp_async_bulk_tensor(&maps.out, column, tile.row + block * BLOCK_ROWS,
+                                             shared_address(ring.chunks + (c * row_blocks + block) * CHUNK_BYTES));
+                    }
+                    cp_async_bulk_commit_group();
+                }
+                if (c + 1 < chunks) {
+                    Elementwise<AddBias>::load_bias(bias, in, column + columns + fragment_column(tile.thread(), 0));
+                }
             }
+        }
+        const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
+#pragma unroll
+        for (int c = 0; c < chunks; c++) {
+            const int column = tile.column + c * columns;
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
-                store_rows(in.rows, codes[block], tile.row + block * BLOCK_ROWS + warp * 16, column, in.M, in.N, lane);
+                store_rows(in.rows, codes[c][block], tile.row + block * BLOCK_ROWS + warp * 16, column, in.M, in.N,
+                           lane);
             }
-            warp_collect_amax(in.amax, largest * unit);
+            if (BACKWARD && t < columns && tile.row < in.M && column + t < in.N) {
+                in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] = column_sum[c];
+            }
         }
+        warp_collect_amax(in.amax, known, tile_largest * unit);
     }
 };
 
