@@ -45,7 +45,9 @@ struct Scalars {
     float norm; // of the step's gradients; 0 before gpt2_grad_norm
     unsigned long long non_finite_weights, digest;
     unsigned first_non_finite;
-    int saturated_steps; // fp8
+    // fp8
+    int saturated_steps;
+    CodeCounts codes[2]; // of the step, in this process: of what is in e4m3, and of the gradient of the logits
 };
 
 struct GPT2 {
@@ -173,13 +175,14 @@ static void gpt2_wait_weights(GPT2* model) {
     }
 }
 
-// Before a step's first forward pass in fp8: the codes of the weights, and no magnitudes yet
+// Before a step's first forward pass in fp8: the codes of the weights; no magnitudes and no counts yet
 static void gpt2_begin_fp8(GPT2* model) {
     Fp8* f = &model->fp8;
     const GPT2Config c = model->info.config;
     const int C = c.channels, weights = FP8_LINEARS * (c.num_layers + 1);
     gpt2_wait_weights(model);
     cuda_try(cudaMemsetAsync(f->amax, 0, fp8_delayed(f->layers) * sizeof(float), model->stream));
+    cuda_try(cudaMemsetAsync(f->counts, 0, fp8_delayed(f->layers) * sizeof(CodeCounts), model->stream));
     cuda_try(cudaMemsetAsync(f->weight_amax, 0, weights * sizeof(float), model->stream));
     const ParameterTensors w = gpt2_layer_parameters(model, 0);
     const size_t stride = model->layout.layer_stride;
@@ -562,6 +565,10 @@ static Status gpt2_take_scalars(GPT2* model) {
     model->info.grad_norm = model->scalars_host->norm;
     model->info.non_finite_weights = model->scalars_host->non_finite_weights;
     model->info.saturated_steps = model->scalars_host->saturated_steps;
+    for (int i = 0; i < 2; i++) {
+        const CodeCounts n = model->scalars_host->codes[i];
+        model->info.codes[i] = {n.codes, n.zeros, n.largest};
+    }
     return STATUS_OK;
 }
 
@@ -705,8 +712,9 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
         const int shares = gpt2_shares(model);
         int* longest = &model->scalars->saturated_steps;
         cuda_try(cudaMemsetAsync(longest, 0, sizeof(*longest), model->stream));
+        cuda_try(cudaMemsetAsync(model->scalars->codes, 0, sizeof(model->scalars->codes), model->stream));
         fp8_next_scales(&model->fp8, shares ? gpt2_all_amax(model) : (float*)model->fp8.amax,
-                        shares ? model->info.size : 1, longest, model->stream);
+                        shares ? model->info.size : 1, longest, model->scalars->codes, model->stream);
     }
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     gpt2_copy_scalars(model);

@@ -26,6 +26,31 @@ __device__ inline uint32_t code_pair(float x, float y, float inverse) {
     const float2 scaled = make_float2(fmaf(x, inverse, x - x), fmaf(y, inverse, y - y));
     return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, FORMAT);
 }
+// Of codes: how many there are, how many are 0, and how many are the largest, to which numbers beyond the scale are cut off
+struct CodeCounts {
+    unsigned long long codes, zeros, largest;
+};
+// Whether a tile's codes are counted: those of 128 rows of every 4096
+__device__ inline bool is_counted(int row) { return row / QUANTIZE_ROWS % 32 == 0; }
+
+// *counts += those of the warp's words of four codes, as far as they are `inside` of the tensor
+template <__nv_fp8_interpretation_t FORMAT, int N>
+__device__ inline void warp_count_codes(CodeCounts* counts, const uint32_t (&words)[N], bool inside) {
+    constexpr uint32_t LARGEST = FORMAT == __NV_E4M3 ? 0x7e7e7e7e : 0x7b7b7b7b;
+    unsigned zeros = 0, largest = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t magnitudes = words[i] & 0x7f7f7f7f;
+        zeros += __popc(__vcmpeq4(magnitudes, 0)), largest += __popc(__vcmpeq4(magnitudes, LARGEST));
+    }
+    const unsigned threads = __popc(__ballot_sync(0xffffffffu, inside));
+    zeros = __reduce_add_sync(0xffffffffu, inside ? zeros / 8 : 0);
+    largest = __reduce_add_sync(0xffffffffu, inside ? largest / 8 : 0);
+    if (threadIdx.x % WARP_SIZE != 0) { return; }
+    atomicAdd(&counts->codes, (unsigned long long)(threads * N * 4));
+    atomicAdd(&counts->zeros, (unsigned long long)zeros), atomicAdd(&counts->largest, (unsigned long long)largest);
+}
+
 // Those of x.x, y.x, x.y and y.y, which are finite
 __device__ inline uint32_t four_codes(float2 x, float2 y, float inverse) {
     const float2 first = {x.x * inverse, y.x * inverse}, second = {x.y * inverse, y.y * inverse};
@@ -169,7 +194,7 @@ template <class Source> constexpr int quantize_blocks = sizeof(floatX) == 4 ? 2 
 template <bool COLUMNS, class Source>
 static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Source>)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
-                    const float* scale, int R, int C, QuantizeBatch batch) {
+                    const float* scale, int R, int C, QuantizeBatch batch, CodeCounts* counts) {
     constexpr bool ACT = has_act<Source>;
     __shared__ QuantizeTile tiles[COLUMNS ? 1 + ACT : 1];
     __shared__ float sums[ACT ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
@@ -215,6 +240,11 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
         }
     }
     if (amax) { warp_collect_amax(amax, largest); }
+    if (counts && is_counted(first_row)) {
+        const uint32_t all[8] = {codes[0][0], codes[0][1], codes[1][0], codes[1][1],
+                                 codes[2][0], codes[2][1], codes[3][0], codes[3][1]};
+        warp_count_codes<format_of<Source>>(counts, all, row < R && column < C);
+    }
     if constexpr (COLUMNS) {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -242,14 +272,15 @@ static inline size_t quantize_scratch_bytes(int R, int C) {
 
 // rows (R,C) and columns (C,R), unless that is NULL, = the codes of a source's numbers / *scale. *amax = the largest of it
 // and of their magnitudes, or not where amax is NULL. sums (C), only where has_act, += the sums over rows; scratch as above.
+// *counts, if given, += those of some of the codes.
 template <class Source> static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax,
                                                     const Source& source, const float* scale, int R, int C,
                                                     cudaStream_t stream, float* sums = NULL, float* scratch = NULL,
-                                                    QuantizeBatch batch = QuantizeBatch()) {
+                                                    QuantizeBatch batch = QuantizeBatch(), CodeCounts* counts = NULL) {
     const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS), batch.count);
     auto kernel = columns ? quantize_kernel<true, Source> : quantize_kernel<false, Source>;
     kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C,
-                                                  batch);
+                                                  batch, counts);
     cuda_try(cudaGetLastError());
     if (sums) { column_sum_partials(sums, scratch, (int)grid.y, C, C, stream); }
 }
@@ -277,9 +308,14 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
 }
 
 static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
-                                     int e5m2, int* longest) {
+                                     int e5m2, int* longest, CodeCounts* counts, CodeCounts* totals) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
+    if (counts) {
+        CodeCounts* total = &totals[i == e5m2];
+        atomicAdd(&total->codes, counts[i].codes), atomicAdd(&total->zeros, counts[i].zeros);
+        atomicAdd(&total->largest, counts[i].largest);
+    }
     float largest = 0;
     for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
     const float reach = i == e5m2 ? E5M2_REACH : 1, scale = e4m3_scale(largest * headroom) / reach;
@@ -292,10 +328,12 @@ static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int s
 
 // scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate, in e5m2 for number
 // `e5m2`. One whose largest is not finite stays or, if it is 0, becomes 1. *longest = the largest of it and of how many steps
-// in a row a tensor's numbers were beyond the scale that it had; or NULL.
+// in a row a tensor's numbers were beyond the scale that it had; or NULL. totals (2) += counts (count), unless that is NULL:
+// those of e4m3's tensors, and of number `e5m2`.
 static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int e5m2,
-                             int* longest, cudaStream_t stream) {
-    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, e5m2, longest);
+                             int* longest, cudaStream_t stream, CodeCounts* counts = NULL, CodeCounts* totals = NULL) {
+    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, e5m2, longest, counts,
+                                                            totals);
     cuda_try(cudaGetLastError());
 }
 

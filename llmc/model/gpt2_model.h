@@ -175,6 +175,11 @@ typedef enum {
     PASS_BACKWARD  // activations, losses, and gradients in place of the logits
 } LastPass;
 
+// Of the 8-bit numbers of a step, as far as they are counted: how many became 0, and how many were cut off
+typedef struct {
+    unsigned long long counted, zeros, cut;
+} GPT2Codes;
+
 // The state of a model that its users may read.
 typedef struct {
     GPT2Config config;
@@ -201,6 +206,8 @@ typedef struct {
     // gpt2_wait_update.
     unsigned long long non_finite_weights;
     int saturated_steps; // fp8: for how many steps in a row, up to the last gpt2_update, a tensor has saturated; likewise
+    GPT2Codes
+        codes[2]; // fp8: of the last step, in this process: what is in e4m3, and the gradient of the logits; likewise
 } GPT2Info;
 
 // The blocks of memory that have an element for each parameter. In memory they are in the order of parameter_layout.h; the

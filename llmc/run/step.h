@@ -92,11 +92,28 @@ static inline void trainer_optimizer_(Trainer* t, int step) {
                       (float)o->weight_decay, (float)o->grad_clip, step + 1));
 }
 
+static inline double trainer_percent_(unsigned long long some, unsigned long long all) {
+    return all > 0 ? 100.0 * (double)some / (double)all : 0;
+}
+
+// Before a validation, says what fp8's scales lost in the step before it.
+static inline void trainer_say_codes_(const Trainer* t, int step) {
+    const GPT2Codes *operands = &gpt2_info(t->model)->codes[0], *logits = operands + 1;
+    if (operands->counted == 0 || !trainer_due(t, step + 1, t->options.val_every)) { return; }
+    terminal_line_clear();
+    printf("note: fp8: of the numbers of step %d, %.3g%% became 0 and %.3g%% were cut off; of its gradient of the "
+           "logits, %.3g%% and %.3g%%\n",
+           step + 1, trainer_percent_(operands->zeros, operands->counted),
+           trainer_percent_(operands->cut, operands->counted), trainer_percent_(logits->zeros, logits->counted),
+           trainer_percent_(logits->cut, logits->counted));
+}
+
 // Ends the run if a completed update has left weights unchanged. Says where fp8's scales do not follow, every ten steps.
 static inline void trainer_check_update_(Trainer* t, int step) {
     unsigned long long wrong = gpt2_info(t->model)->non_finite_weights;
     int saturated = gpt2_info(t->model)->saturated_steps;
     t->skipped = 0;
+    trainer_say_codes_(t, step);
     if (saturated > 0 && saturated % 10 == 0) {
         terminal_line_clear();
         printf("warning: fp8: a tensor has had numbers beyond its scale in %d steps in a row; they were cut off\n",

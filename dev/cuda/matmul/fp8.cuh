@@ -35,6 +35,7 @@ struct Fp8 {
     int fused;                // 1: fc and dgelu are those of wgmma_fp8.cuh, which quantise in their epilogues
     E4m3Scale* scales;        // (layers + 1, 8) delayed
     unsigned* amax;           // (layers + 1, 8) of the step so far
+    CodeCounts* counts;       // likewise
     E4m3Scale* weight_scales; // (layers + 1, 4)
     unsigned* weight_amax;
     const floatX* params;    // the model's weights
@@ -61,7 +62,8 @@ static inline int fp8_fuses(int capability) { return capability == 90; }
 struct Fp8Outputs {
     uint8_t *rows, *columns, *act_columns;
     const float *scale, *act_scale;
-    unsigned* amax; // of what rows are the codes of
+    unsigned* amax;            // of what rows are the codes of
+    CodeCounts* counts = NULL; // of rows, if given
 };
 // pre (R,OUT) and the codes of gelu(pre)
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cudaStream_t stream);
@@ -95,7 +97,7 @@ static inline int fp8_classifier_rows(size_t tokens) {
 
 // Places, in bytes from the beginning of fp8's memory or, of operands, of theirs
 struct Fp8Memory {
-    size_t scales, amax, weight_scales, weight_amax, statistics, weights, weight_columns, inp_columns, own;
+    size_t scales, amax, counts, weight_scales, weight_amax, statistics, weights, weight_columns, inp_columns, own;
     size_t kept; // bytes of an input's columns
     size_t inp, dfch, dfch_columns, dout, dout_columns;
     size_t logits; // bytes of the logits' buffer before the operands
@@ -108,7 +110,8 @@ static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t to
     const size_t codes = size_round_up(elements, 256), fch = size_round_up(4 * C * tokens, 256);
     const size_t dout = size_round_up(3 * C * tokens > rows * Vp ? 3 * C * tokens : rows * Vp, 256);
     Fp8Memory m;
-    m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.statistics = 4 * small;
+    m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.counts = 4 * small;
+    m.statistics = m.counts + size_round_up(fp8_delayed(config.num_layers) * sizeof(CodeCounts), 256);
     m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
     m.weight_columns = m.weights + codes, m.inp_columns = m.weight_columns + codes;
     m.kept = size_round_up(C * tokens, 256), m.own = m.inp_columns + config.num_layers * FP8_FCPROJ * m.kept;
@@ -127,6 +130,7 @@ static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, c
     f->layers = layers, f->cold = 1, f->dout_of = -1;
     f->fused = fp8_fuses(capability);
     f->scales = (E4m3Scale*)(own + m.scales), f->amax = (unsigned*)(own + m.amax);
+    f->counts = (CodeCounts*)(own + m.counts);
     f->weight_scales = (E4m3Scale*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
     f->statistics = (float2*)(own + m.statistics);
     f->params = params, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
@@ -179,7 +183,8 @@ static inline void fp8_input(Fp8* f, int layer, int row, int linear, const float
     const Fp8Inputs* inputs = &f->inputs[layer];
     uint8_t* columns = fp8_inp_columns(f, layer, linear);
     auto quantize_source = [&](const auto& source) {
-        quantize(f->inp, columns != f->inp ? columns : NULL, &f->amax[i], source, &f->scales[i].value, R, C, stream);
+        quantize(f->inp, columns != f->inp ? columns : NULL, &f->amax[i], source, &f->scales[i].value, R, C, stream,
+                 NULL, NULL, QuantizeBatch(), &f->counts[i]);
     };
     if (linear == FP8_ATTPROJ && layer < f->layers) { return quantize_source(StoredSource{stored}); }
     if (linear == FP8_FCPROJ) { return quantize_source(inputs->fcproj); }
@@ -226,7 +231,8 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     if (!of_fc && f->dout_of != dout) {
         f->dout_of = dout;
         const StoredSource source = {t->dout};
-        quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout].value, s.R, s.OUT, stream);
+        quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout].value, s.R, s.OUT, stream, NULL,
+                 NULL, QuantizeBatch(), &f->counts[dout]);
     }
     t->a_scale = &f->scales[dout].value, t->a_is_e5m2 = layer == f->layers;
     if (group == MATMUL_WEIGHT) {
@@ -246,12 +252,13 @@ static inline bool fp8_launch_fused(Fp8* f, int layer, MatmulGroup group, const 
     const float *act_scale = &f->scales[act].value, *scale = &f->scales[dfch].value;
     if (f->cold || !f->fused) { return false; }
     if (group == MATMUL_FC) {
-        fp8_fc(t, {f->dfch, NULL, NULL, act_scale, NULL, &f->amax[act]}, s, stream);
+        fp8_fc(t, {f->dfch, NULL, NULL, act_scale, NULL, &f->amax[act], &f->counts[act]}, s, stream);
         return true;
     }
     if (group != MATMUL_DGELU) { return false; }
     uint8_t* act_columns = fp8_inp_columns(f, layer, FP8_FCPROJ);
-    fp8_dgelu(t, {f->dfch, f->dfch_columns, act_columns, scale, act_scale, &f->amax[dfch]}, s, scratch, stream);
+    fp8_dgelu(t, {f->dfch, f->dfch_columns, act_columns, scale, act_scale, &f->amax[dfch], &f->counts[dfch]}, s,
+              scratch, stream);
     return true;
 }
 
@@ -264,23 +271,26 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
         const GeluGradientSource source = {t->dpre, t->pre, fp8_inp_columns(f, layer, FP8_FCPROJ),
                                            &f->scales[act].value};
         quantize(f->dfch, f->dfch_columns, &f->amax[dfch], source, &f->scales[dfch].value, s.R, s.IN, stream, t->dbias,
-                 (float*)scratch);
+                 (float*)scratch, QuantizeBatch(), &f->counts[dfch]);
     }
     if (group == MATMUL_CLASSIFIER) {
         const int dlogits = layer * FP8_DELAYED + FP8_LINEARS;
         const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
         classifier_statistics(f->statistics, t->losses, t->logits, t->targets, t->gradient_scale, s.R, s.vocab_size,
                               s.OUT, stream);
-        quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream);
+        quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream,
+                 NULL, NULL, QuantizeBatch(), &f->counts[dlogits]);
         f->dout_of = dlogits;
     }
 }
 
 // After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one.
-// *longest: as scales_of() has it.
-static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, cudaStream_t stream) {
+// *longest, totals (2): as scales_of() has them.
+static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, CodeCounts* totals,
+                                   cudaStream_t stream) {
     const int dlogits = f->layers * FP8_DELAYED + FP8_LINEARS;
-    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, longest, stream);
+    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, longest, stream, f->counts,
+              totals);
     f->cold = 0;
 }
 

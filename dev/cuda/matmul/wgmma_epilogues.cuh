@@ -16,6 +16,7 @@ stored, and the first output overwrites them in place. Chunks of other outputs g
 #include "llmc/cuda/gelu.cuh"
 #include "llmc/cuda/hopper.cuh"
 #include "llmc/cuda/mma.cuh"
+#include "llmc/cuda/quantize.cuh"
 
 namespace wgmma {
 
@@ -39,6 +40,7 @@ struct EpilogueInput {
     uint8_t* rows;                  // codes (M,N)
     const float *scale, *act_scale; // of rows and out; of second
     unsigned* amax;                 // of what rows are the codes of
+    CodeCounts* counts;             // of rows, or NULL
 };
 
 // A consumer's shared memory for outputs

@@ -61,8 +61,8 @@ __device__ inline void stage_columns(uint32_t box, const uint32_t (&words)[8], i
 }
 
 // The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
-// hold the columns of dpre and of the activation. A warp has its scheduler for itself, so nothing runs while it waits: what goes
-// to global memory by other ways than TMA goes last, because the fence before TMA waits for a thread's own accesses.
+// hold the columns of dpre and of the activation. The fence before TMA waits for a thread's own accesses, and a warp has its
+// scheduler for itself, so nothing else runs meanwhile: what goes to global memory without TMA goes last.
 template <bool BACKWARD> struct QuantisedGelu {
     static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD, transposes = BACKWARD;
     static constexpr int ring_chunks = BACKWARD ? 0 : 4; // of pre: a tile's
@@ -195,13 +195,18 @@ template <bool BACKWARD> struct QuantisedGelu {
             }
         }
         const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
+        const bool counted = in.counts && is_counted(tile.row);
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             const int column = tile.column + c * columns;
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
-                store_rows(in.rows, codes[c][block], tile.row + block * BLOCK_ROWS + warp * 16, column, in.M, in.N,
-                           lane);
+                const int row = tile.row + block * BLOCK_ROWS + warp * 16;
+                store_rows(in.rows, codes[c][block], row, column, in.M, in.N, lane);
+                if (counted) {
+                    const auto& words = reinterpret_cast<const uint32_t(&)[8]>(codes[c][block]);
+                    warp_count_codes<__NV_E4M3>(in.counts, words, row < in.M && column < in.N);
+                }
             }
             if (BACKWARD && t < columns && tile.row < in.M && column + t < in.N) {
                 in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] = column_sum[c];
@@ -219,7 +224,7 @@ static Gemm gemm_of_codes(int M, int N, int K, const MatmulTensors* t) {
 static EpilogueInput codes_input(const MatmulTensors* t, const Fp8Outputs& out) {
     EpilogueInput in = {};
     in.a_scale = t->a_scale, in.b_scale = t->b_scale;
-    in.rows = out.rows, in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax;
+    in.rows = out.rows, in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax, in.counts = out.counts;
     return in;
 }
 

@@ -21,6 +21,7 @@ struct Codes {
 static std::map<const void*, Codes> contents;
 static std::map<const void*, int> versions; // of tensors: how often they have been written
 static std::map<const unsigned*, int> collected;
+static std::map<const unsigned*, const CodeCounts*> counted; // with which magnitude
 
 static const void* tensor_of(const StoredSource& s) { return s.x; }
 static const void* tensor_of(const LayerNormSource& s) { return s.x; }
@@ -29,7 +30,7 @@ static const void* tensor_of(const GeluGradientSource& s) { return s.d; }
 static const void* tensor_of(const LogitGradientSource& s) { return s.logits; }
 template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, unsigned* amax, const Source& source,
                                                const float* scale, int, int, cudaStream_t, float* = NULL, float* = NULL,
-                                               QuantizeBatch batch = QuantizeBatch()) {
+                                               QuantizeBatch batch = QuantizeBatch(), CodeCounts* counts = NULL) {
     const void* x = tensor_of(source);
     const __nv_fp8_interpretation_t format = format_of<Source>;
     for (int i = 0; i < batch.count; i++) {
@@ -42,6 +43,7 @@ template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, 
         contents[source.act_columns] = {source.pre, versions[source.pre], source.act_scale, true};
     }
     if (amax) { collected[amax]++; }
+    if (counts) { counted[amax] = counts; }
 }
 static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, QuantizeBatch = QuantizeBatch()) {
     collected[amax]++;
@@ -56,14 +58,17 @@ static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, Quan
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes, cudaStream_t) {
     contents[out.rows] = {t->pre, versions[t->pre], out.scale, false};
     collected[out.amax]++;
+    counted[out.amax] = out.counts;
     return STATUS_OK;
 }
+Status fp8_classifier(const MatmulTensors*, float2*, MatmulSizes, void*, cudaStream_t) { return STATUS_OK; }
 Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes, void*, cudaStream_t) {
     const void* dpre = t->dpre;
     contents[out.rows] = {dpre, versions[dpre], out.scale, false};
     contents[out.columns] = {dpre, versions[dpre], out.scale, true};
     contents[out.act_columns] = {t->pre, versions[t->pre], out.act_scale, true};
     collected[out.amax]++;
+    counted[out.amax] = out.counts;
     return STATUS_OK;
 }
 #include "dev/test/fixtures/unit.h"
@@ -99,6 +104,7 @@ static void regions_do_not_overlap(int C, int Vp, int layers, size_t tokens, boo
                  {m.amax, delayed * sizeof(unsigned)},
                  {m.weight_scales, of_weights * scale},
                  {m.weight_amax, of_weights * sizeof(unsigned)},
+                 {m.counts, delayed * sizeof(CodeCounts)},
                  {m.statistics, rows * sizeof(float2)},
                  {m.weights, elements},
                  {m.weight_columns, elements},
@@ -142,6 +148,7 @@ static struct {
     E4m3Scale scales[(LAYERS + 1) * FP8_DELAYED], weight_scales[(LAYERS + 1) * FP8_LINEARS];
     float statistics[1]; // of LayerNorm
     unsigned amax[(LAYERS + 1) * FP8_DELAYED], weight_amax[(LAYERS + 1) * FP8_LINEARS];
+    CodeCounts counts[(LAYERS + 1) * FP8_DELAYED];
     Fp8Inputs inputs[LAYERS + 1];
 } m;
 static Fp8 fp8;
@@ -265,7 +272,7 @@ static bool magnitudes_are_collected(int micro_batches) {
 }
 
 static void a_step_reads_its_own_operands(int fused) {
-    contents.clear(), collected.clear();
+    contents.clear(), collected.clear(), counted.clear();
     gemms = 0;
     for (int i = 0; i < LAYERS; i++) {
         m.inputs[i] = {{&m.x[i], m.statistics, m.statistics, NULL, NULL},
@@ -274,7 +281,8 @@ static void a_step_reads_its_own_operands(int fused) {
     }
     m.inputs[LAYERS].qkv = {&m.x[LAYERS], m.statistics, m.statistics, NULL, NULL};
     fp8.layers = LAYERS, fp8.cold = 1, fp8.fused = fused, fp8.dout_of = -1;
-    fp8.scales = m.scales, fp8.amax = m.amax, fp8.weight_scales = m.weight_scales, fp8.weight_amax = m.weight_amax;
+    fp8.scales = m.scales, fp8.amax = m.amax, fp8.counts = m.counts, fp8.weight_scales = m.weight_scales,
+    fp8.weight_amax = m.weight_amax;
     fp8.params = m.params, fp8.weights = m.weights, fp8.weight_columns = m.weight_columns, fp8.inputs = m.inputs;
     fp8.inp = &m.codes[0], fp8.dout = &m.codes[1], fp8.dout_columns = &m.codes[2], fp8.dfch = &m.codes[3];
     fp8.dfch_columns = &m.codes[4], fp8.inp_columns = m.kept, fp8.kept_bytes = 1;
@@ -291,6 +299,8 @@ static void a_step_reads_its_own_operands(int fused) {
     CHECK(collected.empty() && contents.size() == 2 * (LAYERS * FP8_LINEARS + 1));
     for (int micro = 0; micro < 3; micro++) { forward(), backward(); }
     CHECK(magnitudes_are_collected(3) && gemms == 3 * (12 * LAYERS + 3 * 2));
+    CHECK(counted.size() == collected.size());
+    for (const auto& [amax, counts] : counted) { CHECK(counts - m.counts == amax - m.amax); }
 }
 
 int main(void) {

@@ -35,6 +35,21 @@ static bool is_code_of(uint8_t code, float x, float scale) {
 static size_t in_rows(size_t i, int C) { return i / C * C + code_at((int)(i % C)); }
 static size_t in_columns(size_t i, int R, int C) { return i % C * R + code_at((int)(i / C)); }
 
+// Counts are of 128 rows of every 4096, in the codes (R,C)
+static void check_counts(const char* name, const std::vector<CodeCounts>& found, const std::vector<uint8_t>& rows,
+                         int C) {
+    CodeCounts expected = {};
+    for (size_t i = 0; i < rows.size() / C * C; i++) {
+        const int magnitude = rows[i] & 0x7f;
+        if (i / C % 4096 < 128) {
+            expected.codes++, expected.zeros += magnitude == 0, expected.largest += magnitude == 0x7e;
+        }
+    }
+    const CodeCounts n = found[0];
+    reference_row(name, "counts",
+                  n.codes == expected.codes && n.zeros == expected.zeros && n.largest == expected.largest);
+}
+
 // Codes of x (R,C), alone and with those of its transpose, between bytes that stay as they were; the largest magnitude.
 static void check_quantize(int R, int C, float scale, float special) {
     const size_t n = (size_t)R * C, guard = 64;
@@ -51,7 +66,10 @@ static void check_quantize(int R, int C, float scale, float special) {
     OnDevice<floatX> from(n);
     OnDevice<uint8_t> rows(n + guard), columns(n + guard);
     OnDevice<float> scales(1);
-    from.set(x), scales.set({scale});
+    OnDevice<CodeCounts> counts(1);
+    from.set(x), scales.set({scale}), counts.set({{0, 0, 0}});
+    char name[64];
+    snprintf(name, sizeof(name), "quantize %d x %d, %g", R, C, (double)special);
     bool right = true, kept = true, magnitude = true;
     for (bool both : {false, true}) {
         OnDevice<unsigned> amax(1);
@@ -59,9 +77,10 @@ static void check_quantize(int R, int C, float scale, float special) {
         cuda_check(cudaMemset(rows.data, 0xaa, rows.n));
         cuda_check(cudaMemset(columns.data, 0xaa, columns.n));
         quantize(rows.data, both ? columns.data : NULL, both ? NULL : amax.data, StoredSource{from.data}, scales.data,
-                 R, C, 0);
+                 R, C, 0, NULL, NULL, QuantizeBatch(), both ? counts.data : NULL);
         check(status_now());
         const std::vector<uint8_t> r = rows.get(), c = columns.get();
+        if (both) { check_counts(name, counts.get(), {r.begin(), r.begin() + n}, C); }
         for (size_t i = 0; i < n; i++) {
             right = right && is_code_of(r[in_rows(i, C)], (float)x[i], scale);
             const size_t at = in_columns(i, R, C);
@@ -76,8 +95,6 @@ static void check_quantize(int R, int C, float scale, float special) {
         const float alone = __builtin_bit_cast(float, amax.get()[0]);
         magnitude = magnitude && (isnan(expected) ? isnan(alone) : alone == expected);
     }
-    char name[64];
-    snprintf(name, sizeof(name), "quantize %d x %d, %g", R, C, (double)special);
     reference_row(name, "codes", right);
     reference_row(name, "bytes behind", kept);
     reference_row(name, "largest", magnitude);
@@ -246,11 +263,13 @@ static void check_fused(int R, int C) {
     OnDevice<uint8_t> rows(n), columns(n), act_columns(n);
     OnDevice<unsigned> amax(2);
     OnDevice<float> dbias(N), scratch(quantize_scratch_bytes(R, N) / sizeof(float));
+    OnDevice<CodeCounts> counts(1);
+    counts.set({{0, 0, 0}});
     amax.set({0, 0}), dbias.set(std::vector<float>(N, 0.5f));
     MatmulTensors t = {};
     t.a = da->data, t.b = db->data, t.a_scale = scales->data, t.b_scale = scales->data + 4;
     t.bias = dbias_in->data, t.pre = pre.data;
-    check(fp8_fc(&t, {rows.data, NULL, NULL, scales->data + 8, NULL, amax.data}, {R, C, N, 0}, 0));
+    check(fp8_fc(&t, {rows.data, NULL, NULL, scales->data + 8, NULL, amax.data, counts.data}, {R, C, N, 0}, 0));
     const std::vector<floatX> x = pre.get();
     std::vector<uint8_t> codes = rows.get();
     size_t off = 0, wrong = 0;
@@ -263,13 +282,16 @@ static void check_fused(int R, int C) {
     }
     char name[64];
     snprintf(name, sizeof(name), "fused fc %d x %d", R, C);
+    check_counts(name, counts.get(), codes, N);
     reference_row(name, "pre", off == 0);
     reference_row(name, "codes", wrong == 0);
     reference_row(name, "largest", fabsf(__builtin_bit_cast(float, amax.get()[0]) - largest) <= 1e-5f * largest);
 
     t.bias = NULL, t.dbias = dbias.data;
-    check(fp8_dgelu(&t, {rows.data, columns.data, act_columns.data, scales->data + 9, scales->data + 8, amax.data + 1},
-                    {R, N, C, 0}, scratch.data, 0));
+    counts.set({{0, 0, 0}});
+    check(fp8_dgelu(
+        &t, {rows.data, columns.data, act_columns.data, scales->data + 9, scales->data + 8, amax.data + 1, counts.data},
+        {R, N, C, 0}, scratch.data, 0));
     codes = rows.get();
     const std::vector<uint8_t> dpre_columns = columns.get(), act = act_columns.get();
     const std::vector<float> total = dbias.get();
@@ -290,6 +312,7 @@ static void check_fused(int R, int C) {
     for (int j = 0; j < N; j++) { off += !(fabs(total[j] - sums[j]) <= allowed[j]); }
     snprintf(name, sizeof(name), "fused dgelu %d x %d", R, C);
     reference_row(name, "codes", wrong == 0);
+    check_counts(name, counts.get(), codes, N);
     reference_row(name, "columns", other == 0);
     reference_row(name, "columns of GELU", wrong_act == 0);
     reference_row(name, "dbias", off == 0);
@@ -308,8 +331,13 @@ static void check_scales(void) {
     OnDevice<int> longest(1);
     longest.set({2});
     amax.set({largest, 1, 0, NAN, NAN, 3, largest, 1, 2 * largest, 0, 1, 1, INFINITY, 1});
-    scales_of(scales.data, amax.data, 2, 7, 2, 6, longest.data, 0);
+    OnDevice<CodeCounts> counts(7), totals(2);
+    counts.set(std::vector<CodeCounts>(7, {100, 10, 1})), totals.set({{0, 0, 0}, {0, 0, 0}});
+    scales_of(scales.data, amax.data, 2, 7, 2, 6, longest.data, 0, counts.data, totals.data);
     check(status_now());
+    const std::vector<CodeCounts> n = totals.get();
+    reference_row("counts of all tensors", "in e4m3", n[0].codes == 600 && n[0].zeros == 60 && n[0].largest == 6);
+    reference_row("counts of all tensors", "in e5m2", n[1].codes == 100 && n[1].zeros == 10 && n[1].largest == 1);
     const float expected[] = {2, 4, 1, 8, 1, 8, 2 / E5M2_REACH};
     bool right = true;
     for (int i = 0; i < 7; i++) { right = right && scales.get()[i].value == expected[i]; }
@@ -518,6 +546,7 @@ int main(void) {
     check_quantize(128, 64, 0.5f, -3);
     check_quantize(144, 80, 0x1p-9f, 700);
     check_quantize(272, 208, 0x1p-4f, NAN);
+    check_quantize(4240, 16, 0x1p-4f, 1);
     check_quantize(400, 144, 4, INFINITY);
     check_sources();
     check_scales();

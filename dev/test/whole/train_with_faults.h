@@ -247,7 +247,11 @@ static inline void fault_set_result(GPT2* model, float loss, float norm) {
 static inline Status fault_grad_norm(GPT2* model, float* norm) {
     const GPT2Info* info = gpt2_info(model);
     Fault *loss = fault_due("loss"), *other_norm = fault_due("norm"), *saturated = fault_due("saturated");
-    if (saturated) { ((GPT2Info*)(uintptr_t)info)->saturated_steps = saturated->number; }
+    if (saturated) {
+        GPT2Info* in_fp8 = (GPT2Info*)(uintptr_t)info;
+        in_fp8->saturated_steps = saturated->number;
+        in_fp8->codes[0] = (GPT2Codes){1000, 10, 1}, in_fp8->codes[1] = (GPT2Codes){1000, 500, 0};
+    }
     int inf = fault_due("inf-loss") != NULL, nan = fault_due("nan-loss") != NULL,
         other = fault_due("other-norm") != NULL;
     if (!inf && !nan && !other && !loss && !other_norm) { return gpt2_grad_norm(model, norm); }
