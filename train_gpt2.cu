@@ -822,7 +822,9 @@ static size_t gpt2_scratch_bytes(GPT2Config config, GPT2Settings settings, int B
     }
     const size_t sums = quantize_scratch_bytes(R, 4 * C), partial = column_sum_scratch_bytes(4 * C);
     const size_t dgelu = !settings.fp8 ? 0 : sums > partial ? sums : partial;
+    const MatmulSizes logits = {fp8_classifier_rows(R), C, config.padded_vocab_size, config.vocab_size};
     layer = dgelu > layer ? dgelu : layer;
+    if (settings.fp8) { layer = std::max(layer, fp8_classifier_scratch_bytes(logits)); }
     layer = size_add(layer, gpt2_qkv_bias_sums(B, T, NH, C, &gpu).end);
     return layer > classifier ? layer : classifier;
 }

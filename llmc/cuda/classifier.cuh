@@ -109,12 +109,16 @@ static inline void fused_classifier(floatX* logits, float* losses, const int* ta
 
 // The first half of it: losses (N) += as above, and of each row what its gradient is computed from: exp2(x log2 e + s.x) s.y is
 // gradient_scale times the probability of a logit x.
+__device__ inline void classifier_row_statistics(float2* statistics, float* losses, const floatX* logits,
+                                                 const int* targets, float gradient_scale, size_t row, int V, int Vp) {
+    const OnlineSum sum = classifier_loss(losses, logits + row * Vp, targets, row, V);
+    if (threadIdx.x == 0) { statistics[row] = make_float2(-sum.m * LOG2_E, gradient_scale / sum.l); }
+}
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS, 2)
     classifier_statistics_kernel(float2* statistics, float* losses, const floatX* logits, const int* targets,
                                  float gradient_scale, int V, int Vp) {
     const size_t row = gridDim.x - 1 - blockIdx.x;
-    const OnlineSum sum = classifier_loss(losses, logits + row * Vp, targets, row, V);
-    if (threadIdx.x == 0) { statistics[row] = make_float2(-sum.m * LOG2_E, gradient_scale / sum.l); }
+    classifier_row_statistics(statistics, losses, logits, targets, gradient_scale, row, V, Vp);
 }
 static inline void classifier_statistics(float2* statistics, float* losses, const floatX* logits, const int* targets,
                                          float gradient_scale, int N, int V, int Vp, cudaStream_t stream) {

@@ -439,13 +439,17 @@ HOPPER_WGMMA_SHARED(64, HOPPER_D32, "%32", "%33", "%34", "%35", "%36", HOPPER_OU
 HOPPER_WGMMA_SHARED(128, HOPPER_D64, "%64", "%65", "%66", "%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
 HOPPER_WGMMA_SHARED(192, HOPPER_D96, "%96", "%97", "%98", "%99", "%100", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32),
                     HOPPER_OUT32(d, 64))
-// The same of e4m3, for N = 128: A (64,32), B (N,32). Both are K-major, which is all that 8-bit operands can be.
-__device__ inline void wgmma_mma_async_e4m3(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" HOPPER_D64 "}, %64, %65, p, 1, 1;\n}"
-                 : HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32)
-                 : "l"(a), "l"(b), "r"(accumulate));
-}
+// The same of e4m3: A (64,32), B (N,32). Both are K-major, which is all that 8-bit operands can be.
+#define HOPPER_WGMMA_E4M3(N, registers, a_, b_, accumulate_, ...)                                                      \
+    __device__ inline void wgmma_mma_async_e4m3(float(&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {            \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate_ ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
+                     "k32.f32.e4m3.e4m3 {" registers "}, " a_ ", " b_ ", p, 1, 1;\n}"                                  \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b), "r"(accumulate));                                                               \
+    }
+HOPPER_WGMMA_E4M3(64, HOPPER_D32, "%32", "%33", "%34", HOPPER_OUT32(d, 0))
+HOPPER_WGMMA_E4M3(128, HOPPER_D64, "%64", "%65", "%66", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
+HOPPER_WGMMA_E4M3(192, HOPPER_D96, "%96", "%97", "%98", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64))
 // d (64,N) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,N) by MN-major descriptors.
 template <int N>
 __device__ inline void wgmma_mma_async_mn_major(float (&d)[N], uint64_t a, uint64_t b, int accumulate) {
@@ -475,6 +479,7 @@ HOPPER_WGMMA_ADD(64, HOPPER_D32, "%32,%33,%34,%35", "%36", HOPPER_OUT32(d, 0))
 HOPPER_WGMMA_ADD(96, HOPPER_D48, "%48,%49,%50,%51", "%52", HOPPER_OUT32(d, 0), HOPPER_OUT16(d, 32))
 HOPPER_WGMMA_ADD(128, HOPPER_D64, "%64,%65,%66,%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
 #undef HOPPER_WGMMA_SHARED
+#undef HOPPER_WGMMA_E4M3
 #undef HOPPER_WGMMA_REGISTERS
 #undef HOPPER_WGMMA_ADD
 

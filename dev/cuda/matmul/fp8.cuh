@@ -32,7 +32,7 @@ struct Fp8Inputs {
 struct Fp8 {
     int layers;               // of the model; what follows has a block more
     int cold;                 // 1: there are no scales yet
-    int fused;                // 1: fc and dgelu are those of wgmma_fp8.cuh, which quantise in their epilogues
+    int fused;                // 1: fc, dgelu and the classifier are those of wgmma_fp8.cuh
     E4m3Scale* scales;        // (layers + 1, 8) delayed
     unsigned* amax;           // (layers + 1, 8) of the step so far
     CodeCounts* counts;       // likewise
@@ -55,7 +55,7 @@ struct Fp8 {
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
 
 // ----------------------------------------------------------------------------
-// fc and dgelu on Hopper, of e4m3 operands: the kernels of wgmma_fp8.cuh, compiled in matmul.cu
+// fc, dgelu and the classifier on Hopper, of e4m3 operands: the kernels of wgmma_fp8.cuh, compiled in matmul.cu
 static inline int fp8_fuses(int capability) { return capability == 90; }
 
 // Where they write codes, and the scales of these: of act (R,4C) in rows, or of dpre (R,4C) in both and of act in columns
@@ -67,6 +67,9 @@ struct Fp8Outputs {
 };
 // pre (R,OUT) and the codes of gelu(pre)
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cudaStream_t stream);
+// logits (R,OUT), and what classifier_statistics() computes of them; losses likewise. scratch: fp8_classifier_scratch_bytes(s)
+size_t fp8_classifier_scratch_bytes(MatmulSizes s);
+Status fp8_classifier(const MatmulTensors* t, float2* statistics, MatmulSizes s, void* scratch, cudaStream_t stream);
 // The codes of dpre and of gelu(pre); dbias += column sums of dpre. scratch: quantize_scratch_bytes(R, IN)
 Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, void* scratch, cudaStream_t stream);
 
@@ -245,6 +248,15 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     return MATMUL_INPUT;
 }
 
+// The codes of the gradient of the logits
+static inline void fp8_quantize_logits(Fp8* f, int layer, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    const int dlogits = layer * FP8_DELAYED + FP8_LINEARS;
+    const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
+    quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream, NULL,
+             NULL, QuantizeBatch(), &f->counts[dlogits]);
+    f->dout_of = dlogits;
+}
+
 // In place of the GEMM, where that is fused; returns whether it is. In the forward pass dfch is free for fcproj's input.
 static inline bool fp8_launch_fused(Fp8* f, int layer, MatmulGroup group, const MatmulTensors* t, MatmulSizes s,
                                     void* scratch, cudaStream_t stream) {
@@ -253,6 +265,11 @@ static inline bool fp8_launch_fused(Fp8* f, int layer, MatmulGroup group, const 
     if (f->cold || !f->fused) { return false; }
     if (group == MATMUL_FC) {
         fp8_fc(t, {f->dfch, NULL, NULL, act_scale, NULL, &f->amax[act], &f->counts[act]}, s, stream);
+        return true;
+    }
+    if (group == MATMUL_CLASSIFIER) {
+        fp8_classifier(t, f->statistics, s, scratch, stream);
+        fp8_quantize_logits(f, layer, t, s, stream);
         return true;
     }
     if (group != MATMUL_DGELU) { return false; }
@@ -274,13 +291,9 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
                  (float*)scratch, QuantizeBatch(), &f->counts[dfch]);
     }
     if (group == MATMUL_CLASSIFIER) {
-        const int dlogits = layer * FP8_DELAYED + FP8_LINEARS;
-        const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
         classifier_statistics(f->statistics, t->losses, t->logits, t->targets, t->gradient_scale, s.R, s.vocab_size,
                               s.OUT, stream);
-        quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream,
-                 NULL, NULL, QuantizeBatch(), &f->counts[dlogits]);
-        f->dout_of = dlogits;
+        fp8_quantize_logits(f, layer, t, s, stream);
     }
 }
 

@@ -9,7 +9,7 @@ x_t is computed before the GEMM, a dot product of length IN. e_v underflows 70 n
 Where l exceeds 2^88, at a loss of 77 nats and more, the row is recomputed as in classifier.cuh: any logits are served.
 
     target_logits_kernel     x_t
-    the GEMM, Exponentials   e, and partial sums of l
+    the GEMM                 e, and partial sums of l
     finish_rows_kernel       l, loss, factor, e_t - l
     overflowed_rows_kernel   rows with l >= 2^88, almost never any
 */
@@ -99,7 +99,7 @@ static inline size_t classifier_scratch_bytes(MatmulSizes s) {
 }
 
 static void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    typedef MatmulTiles<PingPong128x192x2, false, Exponentials> C;
+    typedef MatmulTiles<PingPong128x192x2, false, ExponentialSums<false>> C;
     const int R = s.R, IN = s.IN, OUT = s.OUT, V = s.vocab_size, tiles = CEIL_DIV(OUT, C::T::BN);
     float *const sums = (float*)context->scratch, *const target_logits = sums + (size_t)tiles * R;
     const float scale = t->gradient_scale;

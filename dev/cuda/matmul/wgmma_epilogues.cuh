@@ -4,7 +4,7 @@ The epilogues of wgmma_matmul.cuh. store() moves a consumer warpgroup's part of 
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, BiasGeluDerivative,
                       GeluOfBias, TimesDerivative, GeluBackward<..>
-    Exponentials      16-bit output: the unnormalised softmax of cross entropy, and the sums of each row of a tile
+    ExponentialSums   16-bit output: logits or the unnormalised softmax of cross entropy, and the sums of each row of a tile
 
 F may have an operand in memory, `aux` (M,N): its chunks are loaded during the main loop, or into slots whose chunks have been
 stored, and the first output overwrites them in place. Chunks of other outputs go through a ring.
@@ -32,9 +32,9 @@ struct EpilogueInput {
     int M, N;
     const floatX* bias;         // (N)
     float* column_partials;     // (.., N): column sums of the first output over a consumer's rows of each tile
-    const float* target_logits; // Exponentials: (M)
-    float* row_sums;            // Exponentials: (N/BN rounded up, M)
-    int classes;                // Exponentials: columns from here on are padding
+    const float* target_logits; // ExponentialSums<false>: (M)
+    float* row_sums;            // ExponentialSums: (N/BN rounded up, M)
+    int classes;                // ExponentialSums: columns from here on are padding
     // of e4m3 operands (wgmma_fp8.cuh)
     const float *a_scale, *b_scale;
     uint8_t* rows;                  // codes (M,N)
@@ -244,19 +244,21 @@ template <class F> struct Elementwise {
     }
 };
 
-// Unnormalised softmax: D <- 2^((D - target_logits) log2 e + TARGET_EXPONENT), and its sum over the tile's columns for each
-// row. The target's element is 2^TARGET_EXPONENT; padding is 0.
+// 2^((D - target_logits) log2 e + TARGET_EXPONENT): the target's is 2^TARGET_EXPONENT
 constexpr float TARGET_EXPONENT = -24;
 __device__ inline float target_offset(float target_logit) { return fmaf(-target_logit, LOG2_E, TARGET_EXPONENT); }
 
-struct Exponentials : Elementwise<Plain> {
+// Unnormalised softmax: D <- the exponentials above, 0 in the padding, and their sum over the tile's columns for each row. Or,
+// if CODES, of e4m3 operands: D stays the logits, and the sums are of e^D.
+template <bool CODES> struct ExponentialSums : Elementwise<Plain> {
     template <int row_blocks, int N, class Finish, class Aux>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int BN = 2 * N;
         float offset[row_blocks][2];
+        const float scale = CODES ? __ldg(in.a_scale) * __ldg(in.b_scale) : 1.0f;
 #pragma unroll
-        for (int i = 0; i < 2 * row_blocks; i++) {
+        for (int i = 0; i < 2 * row_blocks && !CODES; i++) {
             const int row = tile.row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread(), i % 2 * 2);
             offset[i / 2][i % 2] = row < in.M ? target_offset(__ldg(in.target_logits + row)) : 0;
         }
@@ -277,8 +279,13 @@ struct Exponentials : Elementwise<Plain> {
             float l[4] = {}; // of rows h = 0 and 1, columns e = 0 and 1: element i is of row i / 2 % 2 and column i % 2
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                acc[block][i] = ex2_approx_ftz(fmaf(acc[block][i], LOG2_E, offset[block][i / 2 % 2]));
-                l[i % 4] += acc[block][i];
+                if constexpr (CODES) {
+                    acc[block][i] = (float)(floatX)(acc[block][i] * scale); // as it is stored
+                    l[i % 4] += ex2_approx_ftz(acc[block][i] * LOG2_E);
+                } else {
+                    acc[block][i] = ex2_approx_ftz(fmaf(acc[block][i], LOG2_E, offset[block][i / 2 % 2]));
+                    l[i % 4] += acc[block][i];
+                }
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {

@@ -1,9 +1,10 @@
 /*
-The MLP's GEMMs of e4m3 operands on Hopper (wgmma_matmul.cuh), with epilogues that quantise what the next GEMMs read: no pass
-over an activation stands between them.
+GEMMs of e4m3 operands on Hopper (wgmma_matmul.cuh). Those of the MLP have epilogues that quantise what the next GEMMs read, so
+that no pass over an activation stands between them; that of the classifier adds up its softmax.
 
-    forward     pre (R,4C) = inp W^T + bias in 16 bit, and the codes of act = gelu(pre), in rows
-    backward    the codes of dpre = (dout W) gelu'(pre), in rows and in columns; those of gelu(pre), in columns; dbias
+    fc            pre (R,4C) = inp W^T + bias in 16 bit, and the codes of act = gelu(pre), in rows
+    dgelu         the codes of dpre = (dout W) gelu'(pre), in rows and in columns; those of gelu(pre), in columns; dbias
+    classifier    logits (R,Vp) in 16 bit, losses, and what their gradient follows from in each row
 
 Tensor cores add to 14 bits (PROTOCOL.md). K is C, at most some thousand: what that loses is far below what quantising loses.
 
@@ -16,6 +17,7 @@ TMA.
 
 #include "fp8.cuh"
 #include "wgmma_matmul.cuh"
+#include "llmc/cuda/classifier.cuh"
 
 namespace wgmma {
 
@@ -228,6 +230,37 @@ static EpilogueInput codes_input(const MatmulTensors* t, const Fp8Outputs& out) 
     return in;
 }
 
+// Statistics and losses of 32 rows, as classifier_statistics() has them, from the sums (tiles,R) of e^logit. Where these leave
+// fp32's range, from the logits themselves.
+static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
+    logit_statistics_kernel(float2* statistics, float* losses, const float* sums, const floatX* logits,
+                            const int* targets, float gradient_scale, int tiles, int R, int V, int Vp) {
+    constexpr float SMALLEST = 0x1p-90f,
+                    LARGEST = 0x1p120f; // ex2 flushes terms below 2^-126: of 2^16, they are 2^-20 of the sum
+    __shared__ float partial[WARP_SIZE][WARP_SIZE + 1];
+    __shared__ int served[WARP_SIZE];
+    const int lane = threadIdx.x % WARP_SIZE, slice = threadIdx.x / WARP_SIZE, first = blockIdx.x * WARP_SIZE;
+    float l = 0;
+    for (int tile = slice; tile < tiles && first + lane < R; tile += WARP_SIZE) {
+        l += sums[(int64_t)tile * R + first + lane];
+    }
+    partial[slice][lane] = l;
+    __syncthreads();
+    l = warp_sum(partial[lane][slice]); // a warp for each row
+    const int row = first + slice, serves = row >= R || (l >= SMALLEST && l <= LARGEST);
+    if (lane == 0 && row < R && serves) {
+        losses[row] += logf(l) - (float)logits[(int64_t)row * Vp + targets[row]];
+        statistics[row] = make_float2(0, gradient_scale / l);
+    }
+    served[slice] = serves;
+    if (!__syncthreads_or(!serves)) { return; }
+    for (int n = 0; n < WARP_SIZE; n++) {
+        if (served[n]) { continue; }
+        classifier_row_statistics(statistics, losses, logits, targets, gradient_scale, first + n, V, Vp);
+        __syncthreads();
+    }
+}
+
 } // namespace wgmma
 
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cudaStream_t stream) {
@@ -237,6 +270,23 @@ Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cuda
     Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
     gemm.out = t->pre;
     return launch_gemm<MatmulTiles<PingPong128x128x2, false, QuantisedGelu<false>, true>>(gemm, in, stream);
+}
+
+size_t fp8_classifier_scratch_bytes(MatmulSizes s) {
+    return sizeof(float) * s.R * (size_t)CEIL_DIV(s.OUT, wgmma::PingPong128x192x2::BN);
+}
+Status fp8_classifier(const MatmulTensors* t, float2* statistics, MatmulSizes s, void* scratch, cudaStream_t stream) {
+    using namespace wgmma;
+    typedef PingPong128x192x2 T;
+    EpilogueInput in = codes_input(t, {});
+    in.row_sums = (float*)scratch, in.classes = s.vocab_size;
+    Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
+    gemm.out = t->logits;
+    TRY((launch_gemm<MatmulTiles<T, false, ExponentialSums<true>, true>>(gemm, in, stream)));
+    logit_statistics_kernel<<<CEIL_DIV(s.R, WARP_SIZE), CLASSIFIER_THREADS, 0, stream>>>(
+        statistics, t->losses, in.row_sums, t->logits, t->targets, t->gradient_scale, CEIL_DIV(s.OUT, T::BN), s.R,
+        s.vocab_size, s.OUT);
+    return cuda_try(cudaGetLastError());
 }
 
 Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, void* scratch, cudaStream_t stream) {

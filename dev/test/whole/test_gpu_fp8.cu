@@ -320,6 +320,65 @@ static void check_fused(int R, int C) {
     delete da, delete db, delete scales, delete dbias_in;
 }
 
+// The fused classifier: logits within the bound above; losses and statistics are those of the logits as stored, also where sums
+// of e^logit leave fp32's range. Padding gets no gradient (LogitGradientSource).
+static void check_classifier(int R, int C, int V, float a_scale) {
+    const int Vp = size_round_up(V, 64);
+    const double cuts = 3 * sqrt(34.0 * C / 32) * 0x1p-13;
+    const float b_scale = 0.125f, gradient_scale = 1.0f / 4096;
+    const std::vector<floatX> x_a = random_numbers((size_t)R * C, 1, 3), x_b = random_numbers((size_t)Vp * C, 1, 4);
+    std::vector<uint8_t> a((size_t)R * C), b((size_t)Vp * C);
+    for (size_t i = 0; i < a.size(); i++) { a[i] = e4m3_of((float)x_a[i]); }
+    for (size_t i = 0; i < b.size(); i++) { b[i] = e4m3_of((float)x_b[i]); }
+    std::vector<int> targets(R);
+    for (int i = 0; i < R; i++) { targets[i] = i * 7 % V; }
+    const MatmulSizes s = {R, C, Vp, V};
+    OnDevice<uint8_t>*da = on_device(a), *db = on_device(b);
+    OnDevice<float>* scales = on_device(std::vector<float>{a_scale, 0, 0, 0, b_scale});
+    OnDevice<int>* dtargets = on_device(targets);
+    OnDevice<float>* losses = on_device(std::vector<float>(R, 0.25f));
+    OnDevice<floatX> logits((size_t)R * Vp);
+    OnDevice<float2> statistics(R);
+    OnDevice<float> scratch(fp8_classifier_scratch_bytes(s) / sizeof(float));
+    MatmulTensors t = {};
+    t.a = da->data, t.b = db->data, t.a_scale = scales->data, t.b_scale = scales->data + 4;
+    t.logits = logits.data, t.losses = losses->data, t.targets = dtargets->data, t.gradient_scale = gradient_scale;
+    check(fp8_classifier(&t, statistics.data, s, scratch.data, 0));
+    const std::vector<floatX> found = logits.get();
+    const std::vector<float2> of_row = statistics.get();
+    const std::vector<float> loss = losses->get();
+    size_t wrong_logits = 0, wrong_losses = 0, wrong_statistics = 0;
+    for (int i = 0; i < R; i++) {
+        const floatX* row = &found[(size_t)i * Vp];
+        double largest = -INFINITY, sum = 0;
+        for (int v = 0; v < V; v++) {
+            double z = 0, squares = 0;
+            for (int k = 0; k < C; k++) {
+                const double product = e4m3_value(a[(size_t)i * C + k]) * e4m3_value(b[(size_t)v * C + k]);
+                z += product, squares += product * product;
+            }
+            z *= a_scale * b_scale;
+            const double error = ldexp(fabs(z), -8) + cuts * a_scale * b_scale * sqrt(squares);
+            wrong_logits += !(fabs((float)row[v] - z) <= error);
+            largest = fmax(largest, (float)row[v]);
+        }
+        for (int v = 0; v < V; v++) { sum += exp((float)row[v] - largest); }
+        const double expected = 0.25 + largest + log(sum) - (double)(float)row[targets[i]];
+        wrong_losses += !(fabs(loss[i] - expected) <= 1e-4 + 1e-6 * (fabs(expected) + fabs(largest)));
+        for (int v = 0; v < V; v++) {
+            const double p = exp((float)row[v] - largest) / sum;
+            const double got = exp2((float)row[v] * M_LOG2E + of_row[i].x) * of_row[i].y / gradient_scale;
+            wrong_statistics += !(fabs(got - p) <= 1e-4 * p + 1e-30);
+        }
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "fused classifier %d x %d x %d, %g", R, C, V, (double)a_scale);
+    reference_row(name, "logits", wrong_logits == 0);
+    reference_row(name, "losses", wrong_losses == 0);
+    reference_row(name, "statistics", wrong_statistics == 0);
+    delete da, delete db, delete scales, delete dtargets, delete losses;
+}
+
 // Of two processes' magnitudes the larger, with headroom, and smaller scales for e5m2; 1 of zeros; what is not finite leaves a
 // scale, or makes it 1 where there is none.
 static void check_scales(void) {
@@ -555,6 +614,8 @@ int main(void) {
         check_fused(272, 208);
         check_fused(16, 64);
         check_fused(400, 512);
+        for (float scale : {0.25f, 64.0f, 1024.0f}) { check_classifier(272, 208, 1000, scale); }
+        check_classifier(16, 64, 65, 1);
         check_dump("dev/reference/tiny_heads", 1);
     }
     check_dump("dev/reference/tiny_heads", 0);
