@@ -11,7 +11,7 @@ GELU, the tanh approximation of GPT-2 (Hendrycks and Gimpel 2016): gelu(x) = x/2
 // close to -1, and takes two instructions of the SFU: σ(y) = 1 / (1 + 2^(-y log2 e)).
 constexpr float GELU_SLOPE = 0.7978845608028654f, GELU_CUBIC = 0.044715f; // √(2/π) and the factor of x³
 
-// Over scale, a power of two
+// Divided by scale, a power of two
 __device__ inline float gelu_sigma(float x, float scale = 1.0f) {
     constexpr float SLOPE = -2.0f * LOG2_E * GELU_SLOPE; // of -2u log2 e
     const float e = ex2_approx_ftz(x * fmaf(SLOPE * GELU_CUBIC, x * x, SLOPE));

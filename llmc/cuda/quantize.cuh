@@ -1,8 +1,9 @@
 /*
 Tensors in e4m3 or e5m2 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its
 transpose in the same read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its
-columns in a weight gradient. Along K, of 16 numbers, i and i + 8 are neighbours: their codes are at 2 i and 2 i + 1 (code_at).
-A GEMM, whose operands both have this order, adds the same products; and an epilogue stores codes as threads of wgmma hold them.
+columns in a weight gradient. Along K, in each group of 16 numbers, i and i + 8 are neighbours, at 2 i and 2 i + 1 (code_at).
+That is how wgmma's threads hold them, so that an epilogue need not sort. A GEMM whose operands both have this order adds the
+same products.
 
 A source says what the numbers are: a tensor, or what is computed from one on the way, so that it is not stored in 16 bits. The
 largest magnitude is collected as the bits of a float, by an integer atomicMax: the order does not matter, and NaN is larger

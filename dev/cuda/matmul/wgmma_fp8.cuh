@@ -85,7 +85,7 @@ template <bool BACKWARD> struct QuantisedGelu {
         const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
         const unsigned known = __ldcg(in.amax);
         finish();
-        // What is multiplied at the end: forward, numbers come over out_scale; backward, without `scale`.
+        // What is multiplied at the end: forward, numbers are divided by out_scale; backward, they lack `scale`.
         const float inverse = BACKWARD ? scale / out_scale : 1.0f, unit = BACKWARD ? scale : out_scale;
         Codes codes[chunks][row_blocks];
         float column_sum[chunks] = {}, tile_largest = 0;
