@@ -1,9 +1,11 @@
-// Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [GEMM ...], R rows of tokens in a model
-// of C channels, all of them or those named; by count 8 s each. The candidates are the library's first choice and the same
-// with all tiles that it knows, clusters and custom options, those of its other choices among them. Three rounds, of which
-// each keeps the first choice and the fastest: all for 2 ms, at the clock of the moment; 32 for .08 s after .06 s of running,
-// at the power limit; 4 for .25 s after .2 s. The outputs of the last are compared with the first choice's, and each is a line
-// of CSV, of which llmc/cuda/matmul_algorithms.h has the winners.
+// Searches cuBLASLt's algorithms for the GEMMs of a training step: gemm_algorithms R,C [--fp8] [GEMM ...], R rows of tokens in
+// a model of C channels, all of them or those named; by count 8 s each. --fp8: of e4m3 operands, as the variant cublaslt_fp8,
+// 25 s each. The candidates are the library's first choice and the same with all tiles that it knows, clusters and custom
+// options, those of its other choices among them. Three rounds, of which each keeps the first choice and the fastest: all for
+// 2 ms, at the clock of the moment; 32 for .08 s after .06 s of running, at the power limit; 4 for .25 s after .2 s. Outputs
+// of the last round are compared with the first choice's, and each is a line of CSV: llmc/cuda/matmul_algorithms.h has the
+// winners.
+#include "llmc/cuda/e4m3.cuh"
 #include "llmc/cuda/matmul.cuh"
 
 #include <algorithm>
@@ -20,29 +22,36 @@ struct StepGemm {
     bool adds; // D = C + A B
 };
 
-// Those of llmc/cuda/matmul.cuh in a layer, and of the classifier
-static std::vector<StepGemm> gemms_of_step(int R, int C) {
+// Those of llmc/cuda/matmul.cuh in a layer, and of the classifier; in fp8 both operands are K-major
+static std::vector<StepGemm> gemms_of_step(int R, int C, bool fp8) {
     const cudaDataType_t x = CudaType<floatX>::value, f = CUDA_R_32F;
     const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS, none = CUBLASLT_EPILOGUE_DEFAULT;
     const int Vp = PADDED_VOCABULARY;
-    return {{"qkv", matmul_shape(3 * C, R, C, 1, 0, bias, x), false},
-            {"attproj", matmul_shape(C, R, C, 1, 0, bias, x), true},
-            {"fc", matmul_shape(4 * C, R, C, 1, 0, bias, x), false},
-            {"fcproj", matmul_shape(C, R, 4 * C, 1, 0, bias, x), true},
-            {"logits", matmul_shape(Vp, R, C, 1, 0, none, x), false},
-            {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false},
-            {"input of fcproj", matmul_shape(4 * C, R, C, 0, 0, none, x), false},
-            {"input of fc", matmul_shape(C, R, 4 * C, 0, 0, none, x), false},
-            {"input of attproj", matmul_shape(C, R, C, 0, 0, none, x), false},
-            {"input of qkv", matmul_shape(C, R, 3 * C, 0, 0, none, x), false},
-            {"weight of qkv", matmul_shape(C, 3 * C, R, 0, 1, none, f), false},
-            {"weight of attproj", matmul_shape(C, C, R, 0, 1, none, f), false},
-            {"weight of fc", matmul_shape(C, 4 * C, R, 0, 1, none, f), false},
-            {"weight of fcproj", matmul_shape(4 * C, C, R, 0, 1, none, f), false},
-            {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false}};
+    std::vector<StepGemm> gemms = {{"qkv", matmul_shape(3 * C, R, C, 1, 0, bias, x), false},
+                                   {"attproj", matmul_shape(C, R, C, 1, 0, bias, x), true},
+                                   {"fc", matmul_shape(4 * C, R, C, 1, 0, bias, x), false},
+                                   {"fcproj", matmul_shape(C, R, 4 * C, 1, 0, bias, x), true},
+                                   {"logits", matmul_shape(Vp, R, C, 1, 0, none, x), false},
+                                   {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false},
+                                   {"input of fcproj", matmul_shape(4 * C, R, C, 0, 0, none, x), false},
+                                   {"input of fc", matmul_shape(C, R, 4 * C, 0, 0, none, x), false},
+                                   {"input of attproj", matmul_shape(C, R, C, 0, 0, none, x), false},
+                                   {"input of qkv", matmul_shape(C, R, 3 * C, 0, 0, none, x), false},
+                                   {"weight of qkv", matmul_shape(C, 3 * C, R, 0, 1, none, f), false},
+                                   {"weight of attproj", matmul_shape(C, C, R, 0, 1, none, f), false},
+                                   {"weight of fc", matmul_shape(C, 4 * C, R, 0, 1, none, f), false},
+                                   {"weight of fcproj", matmul_shape(4 * C, C, R, 0, 1, none, f), false},
+                                   {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false}};
+    for (StepGemm& g : gemms) {
+        if (fp8) { g.shape.transpose_a = 1, g.shape.transpose_b = 0; }
+    }
+    return gemms;
 }
 
-__global__ void fill_kernel(floatX* x, size_t n, unsigned seed) { // about normal
+__device__ void set(floatX& to, float x) { to = (floatX)x; }
+__device__ void set(uint8_t& to, float x) { to = e4m3_of(64 * x); }
+
+template <class T> __global__ void fill_kernel(T* x, size_t n, unsigned seed) { // about normal
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         float sum = -2.0f;
         for (unsigned k = 0; k < 4; k++) {
@@ -50,7 +59,7 @@ __global__ void fill_kernel(floatX* x, size_t n, unsigned seed) { // about norma
             h = (h ^ h >> 15) * 2246822519u;
             sum += (float)((h ^ h >> 13) >> 8) * 0x1p-24f;
         }
-        x[i] = (floatX)(1.7f * sum);
+        set(x[i], 1.7f * sum);
     }
 }
 
@@ -178,11 +187,19 @@ struct Search {
     }
 };
 
-static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char* d, floatX* bias) {
+// scale: of a and b, in fp8, or NULL
+static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char* d, floatX* bias, const float* scale) {
     Search s = {};
     s.mm = mm, s.gemm = gemm, s.a = a, s.b = b, s.d = d;
     s.plan.shape = gemm.shape;
     check(matmul_describe(mm, &s.plan));
+    if (scale) {
+        for (cublasLtMatrixLayout_t layout : {s.plan.a, s.plan.b}) {
+            check(matmul_set(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3));
+        }
+        check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale));
+        check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale));
+    }
     check(matmul_choose(mm, &s.plan));
     if (gemm.shape.epilogue == CUBLASLT_EPILOGUE_BIAS) {
         check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void*)bias));
@@ -210,13 +227,16 @@ int main(int argc, char** argv) {
     int R, C;
     if (argc < 2 || sscanf(argv[1], "%d,%d", &R, &C) != 2 || R < 1 || C < 8 || C % 8 != 0 ||
         C > PADDED_VOCABULARY / 4) { // or 4 C channels were more than the tensors hold
-        fatal("usage: gemm_algorithms R,C [GEMM ...], as 65536,768: rows of tokens; channels, a multiple of 8 up to %d",
+        fatal("usage: gemm_algorithms R,C [--fp8] [GEMM ...], as 65536,768: rows of tokens; channels, a multiple of 8 "
+              "up to %d",
               PADDED_VOCABULARY / 4);
     }
+    const bool fp8 = argc > 2 && strcmp(argv[2], "--fp8") == 0;
+    const int first_name = 2 + fp8;
     std::vector<StepGemm> gemms;
-    for (const StepGemm& gemm : gemms_of_step(R, C)) {
-        bool asked = argc == 2;
-        for (int i = 2; i < argc; i++) { asked = asked || strcmp(argv[i], gemm.name) == 0; }
+    for (const StepGemm& gemm : gemms_of_step(R, C, fp8)) {
+        bool asked = argc == first_name;
+        for (int i = first_name; i < argc; i++) { asked = asked || strcmp(argv[i], gemm.name) == 0; }
         if (asked) { gemms.push_back(gemm); }
     }
     if (gemms.empty()) { fatal("gemm_algorithms: none of the GEMMs has such a name, as 'input of qkv'"); }
@@ -224,18 +244,30 @@ int main(int argc, char** argv) {
     static Matmul mm; // too large for a stack
     floatX *a, *b, *bias;
     char* d;
+    float* scale = NULL;
+    const float one = 1;
     check(matmul_create(&mm, 0, 0));
     cuda_check(cudaMalloc(&a, largest * sizeof(floatX)));
     cuda_check(cudaMalloc(&b, largest * sizeof(floatX)));
     cuda_check(cudaMalloc(&d, largest * sizeof(float)));
     cuda_check(cudaMalloc(&bias, PADDED_VOCABULARY * sizeof(floatX)));
     cuda_check(cudaMemset(d, 0, largest * sizeof(float)));
-    for (floatX* x : {a, b}) { fill_kernel<<<1024, 256>>>(x, largest, x == a ? 1 : 2); }
+    for (floatX* x : {a, b}) {
+        if (fp8) {
+            fill_kernel<<<1024, 256>>>((uint8_t*)x, largest, x == a ? 1 : 2);
+        } else {
+            fill_kernel<<<1024, 256>>>(x, largest, x == a ? 1 : 2);
+        }
+    }
+    if (fp8) {
+        cuda_check(cudaMalloc(&scale, sizeof(float)));
+        cuda_check(cudaMemcpy(scale, &one, sizeof(float), cudaMemcpyHostToDevice));
+    }
     fill_kernel<<<64, 256>>>(bias, PADDED_VOCABULARY, 3);
     cuda_check(cudaDeviceSynchronize());
     printf("gemm,m,n,k,transpose_a,searched,first_choice,tile,cluster,custom,ms,of_first,difference\n");
-    for (const StepGemm& gemm : gemms) { search(&mm, gemm, a, b, d, bias); }
-    for (void* p : {(void*)a, (void*)b, (void*)d, (void*)bias}) { cuda_check(cudaFree(p)); }
+    for (const StepGemm& gemm : gemms) { search(&mm, gemm, a, b, d, bias, scale); }
+    for (void* p : {(void*)a, (void*)b, (void*)d, (void*)bias, (void*)scale}) { cuda_check(cudaFree(p)); }
     matmul_destroy(&mm);
     return 0;
 }
