@@ -5,6 +5,7 @@
 // 2 ms, at the clock of the moment; 32 for .08 s after .06 s of running, at the power limit; 4 for .25 s after .2 s. Outputs
 // of the last round are compared with the first choice's, and each is a line of CSV: llmc/cuda/matmul_algorithms.h has the
 // winners.
+#include "dev/cuda/matmul/choice.h"
 #include "llmc/cuda/e4m3.cuh"
 #include "llmc/cuda/matmul.cuh"
 
@@ -19,7 +20,8 @@ constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, SEMIFINALISTS = 3
 struct StepGemm {
     const char* name;
     MatmulShape shape;
-    bool adds; // D = C + A B
+    bool adds;               // D = C + A B
+    bool of_dlogits = false; // in fp8 one operand is in e5m2
 };
 
 // Those of llmc/cuda/matmul.cuh in a layer, and of the classifier; in fp8 both operands are K-major
@@ -32,7 +34,7 @@ static std::vector<StepGemm> gemms_of_step(int R, int C, bool fp8) {
                                    {"fc", matmul_shape(4 * C, R, C, 1, 0, bias, x), false},
                                    {"fcproj", matmul_shape(C, R, 4 * C, 1, 0, bias, x), true},
                                    {"logits", matmul_shape(Vp, R, C, 1, 0, none, x), false},
-                                   {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false},
+                                   {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false, true},
                                    {"input of fcproj", matmul_shape(4 * C, R, C, 0, 0, none, x), false},
                                    {"input of fc", matmul_shape(C, R, 4 * C, 0, 0, none, x), false},
                                    {"input of attproj", matmul_shape(C, R, C, 0, 0, none, x), false},
@@ -41,7 +43,7 @@ static std::vector<StepGemm> gemms_of_step(int R, int C, bool fp8) {
                                    {"weight of attproj", matmul_shape(C, C, R, 0, 1, none, f), false},
                                    {"weight of fc", matmul_shape(C, 4 * C, R, 0, 1, none, f), false},
                                    {"weight of fcproj", matmul_shape(4 * C, C, R, 0, 1, none, f), false},
-                                   {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false}};
+                                   {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false, true}};
     for (StepGemm& g : gemms) {
         if (fp8) { g.shape.transpose_a = 1, g.shape.transpose_b = 0; }
     }
@@ -194,9 +196,12 @@ static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char*
     s.plan.shape = gemm.shape;
     check(matmul_describe(mm, &s.plan));
     if (scale) {
-        for (cublasLtMatrixLayout_t layout : {s.plan.a, s.plan.b}) {
-            check(matmul_set(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3));
-        }
+        const bool is_weight = gemm.shape.out_type == CUDA_R_32F;
+        const cudaDataType_t type_of_b = gemm.of_dlogits ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+        check(matmul_set(s.plan.a, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3));
+        check(matmul_set(s.plan.b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)type_of_b));
+        check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                         (int8_t)e4m3_accumulates_fast(is_weight, gemm.shape.k)));
         check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale));
         check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale));
     }

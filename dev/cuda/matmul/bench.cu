@@ -238,11 +238,12 @@ struct GemmReference {
     const Bounded* z() const { return memory.as<Bounded>(); }
 };
 
-// A B^T, A (M,K) at its sampled rows and B (N,K)
-static GemmReference gemm_compute(Operand A, Operand B, int K) {
+// A B^T, A (M,K) at its sampled rows and B (N,K); interval: of fp8
+static GemmReference gemm_compute(Operand A, Operand B, int K, int interval = 0) {
     const int M = A.rows.count, N = B.rows.count;
     GemmReference g = {A.rows, N, buffer_allocate((size_t)M * N * sizeof(Bounded))};
-    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory.as<Bounded>(), A, B, K);
+    reference_gemm<<<dim3(CEIL_DIV(M, 64), CEIL_DIV(N, 64)), REFERENCE_THREADS>>>(g.memory.as<Bounded>(), A, B, K,
+                                                                                  interval);
     cuda_check(cudaGetLastError());
     return g;
 }
@@ -255,7 +256,9 @@ static GemmReference reference_compute(const Case& c, const MatmulTensors& t) {
                   K = t.dweight          ? R
                       : t.dinp || t.dpre ? OUT
                                          : IN;
-        return gemm_compute({nullptr, K, 1, sampled(M), t.a, t.a_scale}, {nullptr, K, 1, Sample(N), t.b, t.b_scale}, K);
+        const int interval = e4m3_accumulates_fast(t.dweight != NULL, K) ? K : (int)E4M3_INTERVAL;
+        return gemm_compute({nullptr, K, 1, sampled(M), t.a, t.a_scale}, {nullptr, K, 1, Sample(N), t.b, t.b_scale}, K,
+                            interval);
     }
     if (t.dweight) { // (OUT,IN) = dout^T inp
         return gemm_compute({t.dout, 1, OUT, sampled(OUT)}, {t.inp, 1, IN, Sample(IN)}, R);

@@ -60,6 +60,9 @@ static inline const char* e4m3_unsupported(int N, int K) {
 // Of the groups whose result has IN or OUT columns, and of the weight gradient (OUT,IN), which sums over R
 static inline const char* e4m3_channels_unsupported(MatmulSizes s) { return e4m3_unsupported(s.IN, s.OUT); }
 static inline const char* e4m3_weight_unsupported(MatmulSizes s) { return e4m3_unsupported(s.IN, s.R); }
+// Whether all K products may be added in the tensor cores' accumulator, which has 14 bits (PROTOCOL.md). A weight gradient's
+// sum over the tokens, where outlier channels give all products one sign, needs more.
+static inline int e4m3_accumulates_fast(int is_weight, int K) { return !is_weight && K <= 8192; }
 
 typedef struct {
     const char* variant;          // its first configuration of the group that serves the sizes

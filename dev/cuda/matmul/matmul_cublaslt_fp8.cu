@@ -1,8 +1,9 @@
 /*
 cuBLASLt's GEMMs of e4m3 operands, each with one scale, and the separate kernels of matmul_cublaslt.cu: the least that fp8
 gains. It serves from sm_89 on. Both operands are K-major, the only layout that cuBLASLt takes on Ada and Hopper; outputs are
-16-bit or, of weight gradients, fp32. Fast accumulation is off: tensor cores add e4m3 products to 14 bits, which over the 65536
-rows of a weight gradient would lose all that is small (reference.h). Each algorithm is the library's first choice.
+16-bit or, of weight gradients, fp32. Tensor cores add e4m3 products to 14 bits. Fast accumulation leaves it at that; it is off
+where K is long, and for weight gradients, which over 65536 rows would lose all that is small (choice.h). Each algorithm is the
+library's first choice.
 
 Quantising the operands is not part of it: in training, the kernels that produce them do that.
 */
@@ -53,7 +54,8 @@ static MatmulPlan* plan_of(Matmul* mm, const Gemm& g) {
     if (matmul_describe(mm, p) != STATUS_OK ||
         matmul_set(p->a, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3) != STATUS_OK ||
         matmul_set(p->b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)type_of_a) != STATUS_OK ||
-        matmul_set(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0) != STATUS_OK ||
+        matmul_set(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                   (int8_t)e4m3_accumulates_fast(g.type == CUDA_R_32F, g.K)) != STATUS_OK ||
         set_pointers(p, g) != STATUS_OK || matmul_choose(mm, p) != STATUS_OK) {
         matmul_destroy_plan(p);
         return NULL;

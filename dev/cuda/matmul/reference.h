@@ -64,14 +64,16 @@ MATMUL_BOTH Bounded gemm_sum(double K, double z, double squares) {
 // accumulator to the largest of them, and cuts each of the 33, and their sum, to 14 bits: by up to 2^-13 of it, towards
 // zero (DeepSeek-V3, 3.5.2; SageAttention2, for the accumulator, on Ada, too). Without fast accumulation the library adds the
 // accumulator to a sum in fp32 and begins anew; after how many products cuBLASLt does not say, and CUTLASS does after 128. So
-// the largest is about the sum of an interval of 128, and 34 K/32 cuts of random directions add as squares. Where the products
-// have one sign the cuts do too: half a cut each on average, of partial sums that grow to the interval's share of z.
+// the largest is about the sum of an interval, and 34 K/32 cuts of random directions add as squares. Those of the accumulator
+// and of the sum always make it smaller: half a cut each on average, of partial sums that grow to the interval's share of z.
+// The products' do too where these have one sign, that is where their mean nears their root mean square.
 constexpr double E4M3_CUT = 0x1p-13, E4M3_STEP = 32, E4M3_INTERVAL = 128;
-MATMUL_BOTH Bounded e4m3_gemm_sum(double K, double z, double squares) {
-    const double interval = fmin(K, E4M3_INTERVAL), steps = ceil(interval / E4M3_STEP), cuts = E4M3_STEP + 2;
-    const double largest = sqrt(squares * interval / K) + fabs(z) * interval / K;
+MATMUL_BOTH Bounded e4m3_gemm_sum(double K, double z, double squares, double interval) {
+    const double products = fmin(K, interval), steps = ceil(products / E4M3_STEP), cuts = E4M3_STEP + 2;
+    const double largest = sqrt(squares * products / K) + fabs(z) * products / K;
+    const double one_sign = squares > 0 ? fmin(1.0, 4 * fabs(z) / sqrt(K * squares)) : 0;
     const double random = SIGMAS * sqrt(cuts * ceil(K / E4M3_STEP)) * largest,
-                 systematic = cuts / 2 * (steps + 1) / 2 * fabs(z);
+                 systematic = (2 + one_sign * E4M3_STEP) / 2 * (steps + 1) / 2 * fabs(z);
     return {z, gemm_sum(K, z, squares).error + E4M3_CUT * (random + systematic)};
 }
 
@@ -239,8 +241,10 @@ struct Operand {
     }
 };
 
-// d(i,j) = sum_k A(i,k) B(j,k), d (A.rows, B.rows), with the error of an fp32 sum. Tiles of 64x64, 4x4 elements a thread.
-__global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(Bounded* d, Operand A, Operand B, int64_t K) {
+// d(i,j) = sum_k A(i,k) B(j,k), d (A.rows, B.rows), with the error of an fp32 sum or, of codes, of one in which tensor cores
+// begin anew after `interval` products. Tiles of 64x64, 4x4 elements a thread.
+__global__ void __launch_bounds__(REFERENCE_THREADS)
+    reference_gemm(Bounded* d, Operand A, Operand B, int64_t K, int interval) {
     constexpr int TILE = 64, STEP = 8;
     __shared__ double a[STEP][TILE + 1], b[STEP][TILE + 1];
     const int64_t i0 = (int64_t)blockIdx.x * TILE, j0 = (int64_t)blockIdx.y * TILE;
@@ -279,7 +283,7 @@ __global__ void __launch_bounds__(REFERENCE_THREADS) reference_gemm(Bounded* d, 
         for (int n = 0; n < 4; n++) {
             const int64_t i = i0 + ti + 16 * m, j = j0 + tj + 16 * n;
             if (i >= A.rows.count || j >= B.rows.count) { continue; }
-            d[i * B.rows.count + j] = A.codes ? e4m3_gemm_sum((double)K, sum[m][n], squares[m][n])
+            d[i * B.rows.count + j] = A.codes ? e4m3_gemm_sum((double)K, sum[m][n], squares[m][n], interval)
                                               : gemm_sum((double)K, sum[m][n], squares[m][n]);
         }
     }
