@@ -687,6 +687,15 @@ static void gpt2_update_matrices(GPT2* model, float weight_decay, AdamW adamw, U
     }
 }
 
+// After the update of a step without scales, of which the next has them if its loss and norm are finite: waits for these
+static Status gpt2_leave_cold(GPT2* model) {
+    Fp8* f = &model->fp8;
+    TRY(gpt2_read_scalars(model));
+    f->cold = !isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm);
+    if (!f->cold) { return STATUS_OK; }
+    return cuda_try(cudaMemsetAsync(f->scales, 0, fp8_delayed(f->layers) * sizeof(E4m3Scale), model->stream));
+}
+
 // With sharded updates, the weights that the forward pass needs first are gathered while the rest is still being updated; the
 // count of non-finite weights, which the host waits for, comes before the other gathers. These are few, each of twice as many
 // layers as the one before: the host must issue all of them before it can launch the next forward pass.
@@ -722,6 +731,7 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
     for (int i = 0, end = 1; i < L && gather; i = end, end *= 2) {
         exchange_weights(exchange, model->params_memory, sizeof(floatX), i, end < L ? end : L);
     }
+    if (model->info.settings.fp8 && model->fp8.cold) { TRY(gpt2_leave_cold(model)); }
     return status_now();
 }
 

@@ -6,8 +6,8 @@ output, which reads the same tensor.
 
 Each operand has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient is
 delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a whole
-step; HEADROOM is how much larger the tensor may be in the next one. The first step has no scales: it is `cold`, its GEMMs are
-those of 16 bits, and only the magnitudes are collected.
+step; HEADROOM is how much larger the tensor may be in the next one. Up to the first finite step there are no scales: it is
+`cold`, its GEMMs are those of 16 bits, and only the magnitudes are collected.
 
 The four linear layers of a transformer block are known by their sizes; as block number `layers` counts the classifier.
 */
@@ -304,7 +304,6 @@ static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* lon
     const int dlogits = f->layers * FP8_DELAYED + FP8_LINEARS;
     scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, longest, stream, f->counts,
               totals);
-    f->cold = 0;
 }
 
 #endif

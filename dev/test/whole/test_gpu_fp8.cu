@@ -481,6 +481,15 @@ static void check_dump(const char* dump, int fused) {
     run.pass();
     reference_row("no scales before an update", "", run.scales()[0] == 0);
     reference_check_same("the first step is bf16's", run.bits(), plain.bits());
+    // After a first step that is not finite there are none either.
+    const floatX infinite = (floatX)INFINITY, first = (floatX)params[0];
+    check(gpt2_copy_in(run.model, GPT2_WEIGHTS, &infinite, 0, sizeof(floatX)));
+    run.pass();
+    run.update(0);
+    check(gpt2_copy_in(run.model, GPT2_WEIGHTS, &first, 0, sizeof(floatX)));
+    run.pass();
+    reference_check_same("and after one that was not finite", run.bits(), plain.bits());
+    reference_row("still no scales", "", run.scales()[0] == 0);
     run.update(0);
     run.pass();
     check_errors(run, &state, &tolerances);
@@ -536,7 +545,6 @@ static void check_dump(const char* dump, int fused) {
         broken.update(0);
         size_t offset = 0;
         for (int i = 0; i < tensor; i++) { offset += gpt2_info(broken.model)->table[i].count; }
-        const floatX infinite = (floatX)INFINITY;
         check(gpt2_copy_in(broken.model, GPT2_WEIGHTS, &infinite, offset * sizeof(floatX), sizeof(floatX)));
         broken.pass();
         reference_row(gpt2_info(broken.model)->table[tensor].name, "infinite",
