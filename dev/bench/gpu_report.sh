@@ -9,10 +9,11 @@
 # speed       speed.csv                          steady training steps: the four models, batch sizes, long rows
 # variants    speed.csv                          the same with other variants of attention
 # peers       speed.csv                          the same of PyTorch and llm.c; a call replaces the rows that it measures
+# fp8         speed.csv                          the four models with --fp8 1 beside bf16, and the peers, PyTorch by torchao too
 # bits        bits.csv                           a second run and a resumed one against the first
 # quickstart  quickstart.csv                     scripts/quickstart.sh in a fresh copy
 #
-# Costs: about eleven minutes on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
+# Costs: about a quarter of an hour on an H200 with 16 cores, of them two for builds; 60 GB of GPU memory, 15 GB of disk in
 # build/report. Needs PyTorch and matplotlib, and for GPT-2 tokens a network or DATA_MIRROR (dev/data).
 # COMMIT=<hash> says what is measured where there is no git. SHAPES="d12,64,1024 d48,8,1024" and SDPA=cudnn say which rows
 # `speed` and `peers` make. LLMC=<llm.c's train_gpt2cu, built with USE_CUDNN=1> times it too; without it llm.c is left out.
@@ -20,7 +21,7 @@ set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 
-sections=(reference curves speed variants peers bits quickstart)
+sections=(reference curves speed variants peers fp8 bits quickstart)
 only=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -85,7 +86,7 @@ build() {
     local v targets=()
     if wanted reference; then targets+=(build/test_gpt2cu_fp32 build/test_gpt2cu_bf16); fi
     if wanted curves; then targets+=(build/train_gpt2cu_fp32); fi
-    if wanted curves || wanted speed || wanted bits; then targets+=(build/train_gpt2cu_bf16); fi
+    if wanted curves || wanted speed || wanted fp8 || wanted bits; then targets+=(build/train_gpt2cu_bf16); fi
     if wanted variants; then
         for v in "${other_variants[@]}"; do
             make build/train_gpt2cu_bf16 "ATTENTION_FORWARD=$v" "ATTENTION_BACKWARD=$v"
@@ -149,16 +150,16 @@ steady() {
         }' "$1"
 }
 
-# train PROGRAM MODEL B T: a row of speed.csv
+# train PROGRAM MODEL B T [FLAG...]: a row of speed.csv
 train() {
-    local program=$1 model=$2 B=$3 T=$4 run mean ms attention
+    local program=$1 model=$2 B=$3 T=$4 flags=("${@:5}") run mean ms attention
     run=$out/speed_$(basename "$program")_${B}x$T.log
     "$program" -e "$model" -i ${data}_train.bin -j ${data}_train.bin -b "$B" -t "$T" -x $((warm_up + timed)) -v 0 -m 0 \
-        -s 0 >"$run"
+        -s 0 ${flags[@]+"${flags[@]}"} >"$run"
     mean=$(steady "$run")
     ms=${mean%,*}
     attention=$(sed -n 's/^| attention *| \([^ ]*\) forward, \([^ ]*\) backward.*/\1,\2/p' "$run")
-    row speed.csv flashgpt "${model%%t*}" "$B" "$T" "$attention" "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "${mean#*,}" \
+    row speed.csv "flashgpt${flags[*]:+ ${flags[*]}}" "${model%%t*}" "$B" "$T" "$attention" "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "${mean#*,}" \
         "$(sed -n 's/^| memory *| \([0-9]*\) MiB.*/\1/p' "$run")" "$(sed -n 's/^| recompute *| \([0-9]\) .*/\1/p' "$run")" \
         $warm_up $timed
 }
@@ -195,6 +196,7 @@ with_variants() {
 variants() { speed_rows with_variants; }
 
 read -ra peer_shapes <<<"${SHAPES:-d12,64,1024}"
+# pytorch [FLAG...]: torchao's rows with --fp8 1
 pytorch() {
     local shape model B T sdpa run ms
     for shape in "${peer_shapes[@]}"; do
@@ -202,9 +204,9 @@ pytorch() {
         for sdpa in ${SDPA:-cudnn flash}; do
             run=$out/torch_${model}_${B}x${T}_$sdpa.log
             python3 dev/reference/time_torch.py --model "${model%%t*}" --batch "$B" --time "$T" --sdpa "$sdpa" --warm-up $warm_up \
-                --steps $timed >"$run"
+                --steps $timed "$@" >"$run"
             ms=$(sed -n 's/^mean \([0-9.]*\) ms.*/\1/p' "$run")
-            row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$run" | head -n 1)" "${model%%t*}" "$B" "$T" "$sdpa" \
+            row speed.csv "$(sed -n 's/.*\(PyTorch [0-9]*\.[0-9]*\).*/\1/p' "$run" | head -n 1)${1:+ with torchao}" "${model%%t*}" "$B" "$T" "$sdpa" \
                 "$sdpa" "$ms" "$(tokens_per_second "$B" "$T" "$ms")" "" "$(sed -n 's/.*, \([0-9]*\) MiB$/\1/p' "$run")" "" \
                 $warm_up $timed
         done
@@ -230,6 +232,18 @@ with_peers() {
     llmc
 }
 peers() { speed_rows with_peers; }
+
+with_fp8() {
+    local shape model B T
+    for shape in "${shapes[@]:0:4}"; do
+        IFS=, read -r model B T <<<"$shape"
+        train build/train_gpt2cu_bf16 "$model" "$B" "$T"
+        train build/train_gpt2cu_bf16 "$model" "$B" "$T" --fp8 1
+    done
+    with_peers
+    if python3 -c 'import torchao' 2>/dev/null; then pytorch --fp8 1; fi
+}
+fp8() { speed_rows with_fp8; }
 
 # same WHAT FOLDER: a row of bits.csv, whether the folder's last checkpoint is the first run's
 same() {

@@ -133,6 +133,14 @@ def curves():
     )
 
 
+def is_ours(row):
+    return row["program"].split()[0] == "flashgpt"
+
+
+def is_fp8(row):
+    return "--fp8" in row["program"] or "torchao" in row["program"]
+
+
 def speed():
     path = f"{H200}/speed.csv"
     rows = need(read_csv(path), path)
@@ -143,15 +151,16 @@ def speed():
     order = {model: n for n, model in enumerate(SIZES)}
 
     def place(row):
-        return (order.get(row["model"], len(order)), -int(row["B"]), int(row["T"]), row["program"] != "flashgpt")
+        return (order.get(row["model"], len(order)), -int(row["B"]), int(row["T"]), not is_ours(row))
 
     for row in sorted(rows, key=place):  # stable: those of a shape stay in their order
-        ours = row["program"] == "flashgpt"
         attention = row["attention_forward"]
         if row["attention_backward"] != attention:
             attention += f", {row['attention_backward']} backward"
         compiled = ", torch.compile" if row["program"].startswith("PyTorch") else ""
-        name = f"`{attention}`" if ours else f"{row['program']}{compiled}, {LIBRARIES.get(attention, attention)}"
+        name = f"{row['program']}{compiled}, {LIBRARIES.get(attention, attention)}"
+        if is_ours(row):
+            name = f"`{attention}`" + row["program"].replace("flashgpt", "").replace(" --fp8 1", ", `--fp8 1`")
         lines.append(
             f"| {SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']} | {name} | {row['recompute'] or '–'} "
             f"| {float(row['ms']):.1f} "
@@ -160,8 +169,8 @@ def speed():
         )
     shown = dict.fromkeys(map(provenance, rows))  # each once, in order
     return (
-        f"bf16, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak: {'; '.join(shown)}.\n\n"
-        + "\n".join(lines)
+        f"bf16, or fp8 where a row says so, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak: "
+        f"{'; '.join(shown)}.\n\n" + "\n".join(lines)
     )
 
 
@@ -361,6 +370,8 @@ def speeds():
 
     path, shapes = f"{H200}/speed.csv", {}
     for row in need(read_csv(path), path):
+        if is_fp8(row):
+            continue
         best = shapes.setdefault((row["model"], row["B"], row["T"]), {})
         best[row["program"]] = max(best.get(row["program"], 0), float(row["tok_s"]))
     for (model, B, T), best in shapes.items():

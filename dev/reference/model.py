@@ -118,17 +118,21 @@ class Block(nn.Module):
             if row.per_layer:
                 setattr(self, row.name, nn.Parameter(torch.zeros(shape_of(row, config))))
 
+    def linear(self, name, x):
+        """x W^T + b of the layer `name`: qkv, attproj, fc or fcproj."""
+        return F.linear(x, getattr(self, name + "w"), getattr(self, name + "b"))
+
     def forward(self, x, outside=None):
         B, T, C = x.shape
         ln1 = F.layer_norm(x, (C,), self.ln1w, self.ln1b, LAYERNORM_EPSILON)
-        qkv = F.linear(ln1, self.qkvw, self.qkvb)  # (B,T,3C)
+        qkv = self.linear("qkv", ln1)  # (B,T,3C)
         q, k, v = qkv.view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)  # each (B,NH,T,HS)
         atty = self.attention(q, k, v) if outside is None else self.attention(q, k, v, outside)
         atty = atty.transpose(1, 2).reshape(B, T, C)
-        x = x + F.linear(atty, self.attprojw, self.attprojb)
+        x = x + self.linear("attproj", atty)
         ln2 = F.layer_norm(x, (C,), self.ln2w, self.ln2b, LAYERNORM_EPSILON)
-        fch = F.linear(ln2, self.fcw, self.fcb)  # (B,T,4C)
-        return x + F.linear(F.gelu(fch, approximate="tanh"), self.fcprojw, self.fcprojb)
+        fch = self.linear("fc", ln2)  # (B,T,4C)
+        return x + self.linear("fcproj", F.gelu(fch, approximate="tanh"))
 
 
 class GPT2(nn.Module):

@@ -5,7 +5,8 @@
     torchrun --standalone --nproc-per-node 2 dev/reference/time_torch.py --model d12 --batch 64     # by DDP
 
 Random weights and tokens, bf16 autocast, fused AdamW, torch.compile; the vocabulary is a multiple of 128, as PyTorch
-users pad it for speed. Prints the mean step, the median and the fastest, tokens/s by the mean, and the reserved memory.
+users pad it for speed. With --fp8 1 the blocks' linear layers are torchao's. Prints the mean step, the median and the
+fastest, tokens/s by the mean, and the reserved memory.
 With several processes --batch is that of each, and the first one prints.
 """
 
@@ -25,6 +26,7 @@ from common import Parser, add_device_option, fail, positive_int, run
 from model import (
     GPT2,
     SIZES,
+    Block,
     Config,
     clip_gradients,
     fused_attention,
@@ -53,12 +55,29 @@ def parse_arguments():
         default="auto",
         help="attention's backend (default: PyTorch's own choice)",
     )
+    add("--fp8", type=int, choices=[0, 1], default=0, help="1: linear layers by torchao (default: %(default)s)")
     add("--dtype", choices=["float32", "bfloat16"], default="bfloat16", help="default: %(default)s")
     add("--compile", type=int, choices=[0, 1], default=1, help="1: torch.compile (default: %(default)s)")
     add("--steps", type=positive_int, default=30, metavar="N", help="steps that are timed (default: %(default)s)")
     add("--warm-up", type=positive_int, default=10, metavar="N", help="steps before them (default: %(default)s)")
     add_device_option(parser)
     return parser.parse_args()
+
+
+def use_torchao(model):
+    """Replaces the blocks' linear layers by torchao's: e4m3, gradients in e5m2, one scale per tensor, never delayed."""
+    try:
+        from torchao.float8 import convert_to_float8_training
+    except ImportError:
+        fail("--fp8 1 needs the Python package torchao, and the PyTorch that it is of: pip install torchao")
+    for block in model.blocks:
+        block.linears = torch.nn.ModuleDict()
+        for name in ("qkv", "attproj", "fc", "fcproj"):
+            weight = getattr(block, name + "w")
+            block.linears[name] = torch.nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+            block.linears[name].weight, block.linears[name].bias = weight, getattr(block, name + "b")
+        convert_to_float8_training(block.linears)
+    Block.linear = lambda self, name, x: self.linears[name](x)
 
 
 def join_others(args):
@@ -81,6 +100,8 @@ def main():
     model = GPT2(Config(max(T, 1024), args.vocab, layers, heads, channels), attention=fused_attention)
     initialise(model, seed=42)
     model.to(args.device)
+    if args.fp8:
+        use_torchao(model)
     optimizer = make_optimizer(model, 1e-4)
     trained = model
     if processes > 1:  # gradients are averaged in buckets while the backward pass runs
@@ -122,7 +143,8 @@ def main():
     mean, median = statistics.mean(times), statistics.median(times)
     device = torch.cuda.get_device_name() if on_gpu else f"CPU, {os.cpu_count()} processors"
     memory = f", {torch.cuda.max_memory_reserved() / 2**20:.0f} MiB" if on_gpu else ""
-    how = f"{args.dtype}, sdpa {args.sdpa}, {'torch.compile' if args.compile else 'eager'}"
+    dtype = "fp8 by torchao" if args.fp8 else args.dtype
+    how = f"{dtype}, sdpa {args.sdpa}, {'torch.compile' if args.compile else 'eager'}"
     how += f", {processes} processes with DistributedDataParallel" if processes > 1 else ""
     print(f"{args.model}, B={B}, T={T}, {how}, PyTorch {torch.__version__}, {device}")
     print(

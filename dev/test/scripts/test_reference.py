@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import types
+import unittest.mock
 
 import unit
 
@@ -327,6 +328,16 @@ def test_a_pytorch_step_is_timed(_):
             )
             mean, tok_s = re.match(r"mean ([\d.]+) ms of 3 steps after 1 .*, ([\d,]+) tok/s$", times).groups()
             assert abs(float(mean) * int(tok_s.replace(",", "")) / 16000 - 1) < 0.01, times
+        # by torchao's linear layers: here those that it converts, as they are
+        torchao, converted, own = types.ModuleType("torchao.float8"), [], time_torch.Block.linear
+        torchao.convert_to_float8_training = lambda layers: converted.append(list(layers))
+        modules = {"torchao": types.ModuleType("torchao"), "torchao.float8": torchao}
+        with unittest.mock.patch.dict(sys.modules, modules), contextlib.redirect_stdout(io.StringIO()) as said:
+            sys.argv = ["time_torch.py", *flags.split(), "auto", "--fp8", "1"]
+            time_torch.main()
+        assert time_torch.Block.linear is not own and converted == [["qkv", "attproj", "fc", "fcproj"]], converted
+        assert "fp8 by torchao, sdpa auto" in said.getvalue(), said.getvalue()
+        time_torch.Block.linear = own
     finally:
         sys.argv = argv
         sys.modules.pop("torch.nn.attention")
