@@ -55,7 +55,7 @@ if [[ $trainer == *cu_bf16 ]]; then
 elif "$python" -c "import torch, numpy" 2>/dev/null; then
     check "the initial weights" train start -l 0 -x 1 -n 1
     torch() {
-        "$python" dev/reference/train_reference.py -e "$dir/start/model_00000001.bin" "${data[@]}" -x 8 --dtype float32 --separator 10 \
+        "$python" dev/reference/train_reference.py -e "$dir/start/model_00000001.bin" "${data[@]}" -x 8 --dtype float32 -f 0 --separator 10 \
             -o "$dir/torch" "$@" >"$dir/torch.log" 2>&1 || { cat "$dir/torch.log"; return 1; }
     }
     near() { # NAME: losses and norms, of which a log has four digits
