@@ -333,6 +333,29 @@ def scaling():
     )
 
 
+def tuning(shown=6):
+    """The best points of AdamW and of Muon, one seed each."""
+    paths = find(f"{BENCH}/*/tuning.csv")
+    rows = [row for path in paths for row in read_csv(path)]
+    if not rows:
+        return ""
+    lines = ["| | nats | ms a step |", "|---|---:|---:|"]
+    counts = []
+    for optimizer in ("adamw", "muon"):
+        points = sorted((r for r in rows if r["arm"].startswith(optimizer)), key=lambda r: float(r["loss"]))
+        counts.append(f"{len(points)} of `{optimizer}`")
+        for row in points[:shown]:
+            words = row["flags"][row["flags"].index("--optimizer") :].split()
+            flags = " ".join(f"{flag} {value}" for flag, value in dict(zip(words[::2], words[1::2])).items())
+            lines.append(f"| `{flags}` | {float(row['loss']):.3f} | {float(row['step_ms']):.1f} |")
+    links = ", ".join(f"[{os.path.basename(os.path.dirname(path))}]({path})" for path in paths)
+    return (
+        f"124M, T=1024, {thousands(rows[0]['tokens'])} tokens of C sources, one seed, validation on "
+        f"{thousands(rows[0]['val_tokens'])}; the best {shown} of each, of {' and '.join(counts)} "
+        f"(all: {links}).\n\n" + "\n".join(lines)
+    )
+
+
 def generation():
     """Speed of generation, beside transformers'."""
     path = f"{H200}/generate.csv"
@@ -540,7 +563,8 @@ def rounded(count):
 # The documents
 
 REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
-PARTS = {f.__name__: f for f in (*REQUIRED, speeds, step_cost, plan_accuracy, checkpoint_cost, scaling, generation)}
+OPTIONAL = (speeds, step_cost, plan_accuracy, checkpoint_cost, scaling, tuning, generation)
+PARTS = {f.__name__: f for f in (*REQUIRED, *OPTIONAL)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 # a number with a unit of measurement

@@ -242,6 +242,35 @@ def test_what_trains_is_shown_though_another_was_faster(folder):
     assert read(folder, "docs/measured.md") == before
 
 
+def test_fp8_stands_beside_bf16_but_not_in_READMEs_table(folder):
+    def add(text):
+        row = next(r for r in text.splitlines() if r.startswith("flashgpt,d12,64,1024,wgmma"))
+        torch = next(r for r in text.splitlines() if r.startswith("PyTorch 2.11,d12,64,1024,cudnn"))
+        rows = row.replace("flashgpt", "flashgpt --fp8 1"), torch.replace("2.11", "2.11 with torchao")
+        return text + "\n".join(row.replace(row.split(",")[7], "999999") for row in rows) + "\n"
+
+    edit(folder, "dev/bench/nvidia-h200/speed.csv", add)
+    before = read(folder, "README.md")
+    script(folder)
+    shown = read(folder, "docs/measured.md")
+    assert read(folder, "README.md") == before
+    assert "| 124M, 64 × 1024 | `wgmma`, `--fp8 1` | 0 |" in shown
+    assert "| 124M, 64 × 1024 | PyTorch 2.11 with torchao, torch.compile, cuDNN | – |" in shown
+
+
+def test_the_best_points_of_each_optimizer_are_shown(folder):
+    def add(text):
+        row = next(r for r in text.splitlines() if r.startswith("muon-"))
+        columns = dict(zip(text.splitlines()[0].split(","), row.split(",")))
+        columns.update(arm="muon-best", loss="1.001", flags=columns["flags"] + " -l 9e-3")
+        return text + ",".join(columns.values()) + "\n"
+
+    edit(folder, "dev/bench/nvidia-h200/tuning.csv", add)
+    script(folder)
+    best = next(line for line in read(folder, "docs/recipe.md").splitlines() if "| 1.001 |" in line)
+    assert best.count("-l ") == 1 and " -l 9e-3" in best, best
+
+
 def test_other_bits_show(folder):
     edit(folder, "dev/bench/nvidia-h200/bits.csv", lambda text: re.sub(r"\byes\b", "no", text, count=1))
     script(folder)
