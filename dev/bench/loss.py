@@ -9,7 +9,7 @@ for every number of --steps, or of --tokens, a whole schedule; a seed decides th
 of all arms. Flags that begin with a program's path replace the trainer by it: {seed} in them is the seed,
 and all arms then start from weights that the trainer writes (-e). Each run appends a row to --output when it ends. The
 same command continues where an earlier one ended, and reports; without --arm it reports what the file has. Runs on all
-GPUs, one on each at a time.
+GPUs, one on each at a time; the runs of a seed are all on one kind of GPU, so that pairs and times compare.
 
 The report has mean differences of paired seeds with 90% intervals (Student's t). Two arms are equal if the interval is
 within the margin: two one-sided tests at 5%, for a number of seeds that is fixed beforehand. The CSV holds the margin.
@@ -47,7 +47,7 @@ COLUMNS = [
     *["gpu", "driver", "cuda", "date", "commit"],
 ]
 KEY = ("arm", "steps", "seed")
-OF_AN_ARM, OF_ALL = ("flags", "val_tokens"), ("margin", "gpu")  # what the rows of an arm, and all, have in common
+OF_AN_ARM, OF_ALL = ("flags", "val_tokens"), ("margin",)  # what the rows of an arm, and all, have in common
 NOT_FINITE = 3  # the trainers' exit code
 LEAST_VAL_TOKENS = 10_000_000
 
@@ -390,12 +390,16 @@ def measure(args, provenance):
     runs = Runs(args)
     rows = rows_of(args.output) if os.path.exists(args.output) else []
     for arm in args.arm:
-        compare_with_earlier(rows, {**runs.settings(arm), "gpu": provenance["gpu"]}, args.output)
+        compare_with_earlier(rows, runs.settings(arm), args.output)
     done = {tuple(row[name] for name in KEY) for row in rows}
     lengths = {arm.name: runs.steps(arm) for arm in args.arm}
     order = itertools.product(range(1, args.seeds + 1), range(len(args.steps or args.tokens)), args.arm)
     jobs = [(arm, seed, lengths[arm.name][i]) for seed, i, arm in order]
     jobs = [job for job in jobs if (job[0].name, str(job[2]), str(job[1])) not in done]
+    elsewhere = {int(row["seed"]): row["gpu"] for row in rows if row["gpu"] != provenance["gpu"]}
+    for seed in sorted(elsewhere.keys() & {job[1] for job in jobs}):
+        print(f"note: seed {seed} has runs on an {elsewhere[seed]}; the others of it wait for one")
+    jobs = [job for job in jobs if job[1] not in elsewhere]
     print(f"{len(jobs)} runs, {len(args.gpus)} at a time; {args.output} has {len(rows)} rows", flush=True)
     lock = threading.Lock()
 

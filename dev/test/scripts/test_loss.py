@@ -81,11 +81,11 @@ class Joules:
         return self.used
 
 
-def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01")):
+def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01"), kind="NVIDIA H200"):
     """What loss.py writes with stand-ins for the trainer and nvidia-smi, as rows, and what it prints."""
     program(folder, "train", TRAINER.replace("FOLDER", folder))
     listed = "".join(f"echo 'GPU {i}: a (UUID: GPU-b{i})';" for i in range(gpus))
-    smi = f"-L) {listed}; *name*) echo NVIDIA H200 ;; *) echo 580 ;;"
+    smi = f"-L) {listed}; *name*) echo {kind} ;; *) echo 580 ;;"
     program(folder, "nvidia-smi", f"#!/bin/sh\ncase $* in {smi} esac\n")
     with contextlib.redirect_stdout(io.StringIO()), TokenFile(os.path.join(folder, "val.bin"), 256) as out:
         out.append(bytes(20000))
@@ -261,6 +261,18 @@ def test_gpus_work_in_parallel_each_on_one_run(folder):
     with open(os.path.join(folder, "busy"), encoding="utf-8") as f:
         assert {line.split()[0] for line in f} >= {"2"}, "only one GPU worked at a time"
     assert all("-v 2 " in command for command in commands(folder))
+
+
+def test_another_kind_of_GPU_has_other_seeds(folder):
+    called(folder, "--seeds", "1", "--steps", "4", arms=("base=", "other="))
+    called(folder, "--seeds", "2", "--steps", "4", arms=("base=",), kind="NVIDIA H100")
+    rows, said = called(folder, "--seeds", "3", "--steps", "4", arms=("base=", "other="))
+    assert "note: seed 2 has runs on an NVIDIA H100; the others of it wait for one" in said, said
+    kinds = {(row["arm"], row["seed"]): row["gpu"][-4:] for row in rows}
+    assert kinds == {
+        **{(arm, seed): "H200" for arm in ("base", "other") for seed in "13"},
+        ("base", "2"): "H100",
+    }, kinds
 
 
 def test_hidden_gpus_are_left_alone(folder):
