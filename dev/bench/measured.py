@@ -1,7 +1,9 @@
 """What the scripts that measure share: on which machine and of which commit a figure is, and rows of CSV files."""
 
+import contextlib
 import csv
 import datetime
+import fcntl
 import io
 import os
 import re
@@ -95,12 +97,21 @@ def write_csv(path, columns, rows):
 
 def write_rows(path, columns, key, rows):
     """Adds rows to a CSV file; those there that are equal to a new one in the columns of `key` go. A file with other
-    columns stays as it is: the new rows are in <path>.new, and the program ends with one line."""
-    old = read_rows(path) if os.path.exists(path) else []
-    if any(not set(row) <= set(columns) or None in (row.get(column) for column in key) for row in old):
-        write_csv(f"{path}.new", columns, rows)
-        fail(f"{path} has other columns than what is measured here, whose rows are in {path}.new")
-    new = {tuple(str(row[column]) for column in key) for row in rows}
-    old = [row for row in old if tuple(row[column] for column in key) not in new]
-    write_csv(path, columns, old + rows)
+    columns stays as it is: the new rows are in <path>.new, and the program ends with one line. Several processes may
+    add rows to one file."""
+    folder = os.path.dirname(path) or "."
+    make_directory(folder)
+    lock = os.open(folder, os.O_RDONLY)  # the folder itself: no file of a lock is left
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        old = read_rows(path) if os.path.exists(path) else []
+        if any(not set(row) <= set(columns) or None in (row.get(column) for column in key) for row in old):
+            write_csv(f"{path}.new", columns, rows)
+            fail(f"{path} has other columns than what is measured here, whose rows are in {path}.new")
+        new = {tuple(str(row[column]) for column in key) for row in rows}
+        old = [row for row in old if tuple(row[column] for column in key) not in new]
+        write_csv(path, columns, old + rows)
+    finally:
+        os.close(lock)
     print(f"{path}: {len(rows)} rows")

@@ -7,6 +7,7 @@ python3 dev/test/scripts/test_step_cost.py
 import contextlib
 import csv
 import io
+import multiprocessing
 import os
 import re
 import sys
@@ -112,6 +113,23 @@ def test_a_row_replaces_that_of_its_machine_and_shape(folder):
         quietly(measured.write_rows, path, step_cost.COLUMNS, key, [{**row, "machine": machine, "percent": percent}])
     with open(path, newline="", encoding="utf-8") as f:
         assert [(r["machine"], r["percent"]) for r in csv.DictReader(f)] == [("two", "2"), ("one", "3")]
+
+
+def test_processes_may_write_rows_at_once(folder):
+    path = os.path.join(folder, "a.csv")
+
+    def write(machine):
+        for B in range(40):
+            quietly(measured.write_rows, path, ("machine", "B"), ("machine", "B"), [{"machine": machine, "B": B}])
+
+    writers = [multiprocessing.get_context("fork").Process(target=write, args=(n,)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with open(path, newline="", encoding="utf-8") as f:
+        rows = list(csv.DictReader(f))
+    assert len(rows) == 160 and os.listdir(folder) == ["a.csv"], (len(rows), os.listdir(folder))
 
 
 def test_rows_that_do_not_fit_a_file_replace_nothing(folder):
