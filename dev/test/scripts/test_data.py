@@ -864,7 +864,8 @@ import data_common
 def main():
     with data_common.OutputFile({path!r}):
         print("begun", flush=True)
-        time.sleep(60)
+        for _ in range(600):  # a signal that comes just before a sleep is handled after it
+            time.sleep(0.1)
 data_common.run(main)
 """
 
