@@ -103,6 +103,7 @@ struct GPT2 {
     void* fp8_memory;      // scales, codes of weights and, where acts.output has no room for them, of operands; or NULL
     Fp8Inputs* fp8_inputs; // (L + 1), on the host
     int fp8_begins;        // 1: the next gpt2_forward is a step's first
+    int fp8_blocks;        // whose weights have codes in this step: the first so many
 };
 
 #include "llmc/model/gpt2_common.h"
@@ -175,26 +176,49 @@ static void gpt2_wait_weights(GPT2* model) {
     }
 }
 
-// Before a step's first forward pass in fp8: the codes of the weights; no magnitudes and no counts yet
+// A linear layer's weights (OUT,IN), in the first of the blocks that are quantised together
+struct Fp8Weights {
+    const floatX* weight;
+    int IN, OUT;
+};
+// The magnitudes, scales and codes of the weights of some linear layers, in `blocks` blocks from block `first` on
+static void gpt2_fp8_weights(GPT2* model, int first, int blocks, std::initializer_list<Fp8Weights> linears) {
+    Fp8* f = &model->fp8;
+    const int at = first * FP8_LINEARS, count = blocks * FP8_LINEARS;
+    const size_t stride = model->layout.layer_stride;
+    for (bool collect : {true, false}) {
+        for (const Fp8Weights& w : linears) {
+            fp8_weights(f, first, blocks, stride, collect, w.weight, w.IN, w.OUT, model->stream);
+        }
+        if (!collect) { continue; }
+        scales_of(f->weight_scales + at, (float*)f->weight_amax + at, 1, count, 1, -1, NULL, model->stream);
+    }
+}
+
+// In fp8, before block `block`: the codes of the weights of as many blocks as come before it, which are gathered together
+// (gpt2_update), unless this step has them. In one process, whose passes are graphs, of all.
+static void gpt2_fp8_blocks(GPT2* model, int block) {
+    const int L = model->info.config.num_layers, C = model->info.config.channels;
+    if (block < model->fp8_blocks) { return; }
+    const int end = model->info.size == 1 || 2 * block > L ? L : block == 0 ? 1 : 2 * block;
+    const ParameterTensors w = gpt2_layer_parameters(model, block);
+    for (int i = block; i < end; i++) { exchange_wait_weights(&model->exchange, i); }
+    gpt2_fp8_weights(model, block, end - block,
+                     {{w.qkvw, C, 3 * C}, {w.attprojw, C, C}, {w.fcw, C, 4 * C}, {w.fcprojw, 4 * C, C}});
+    model->fp8_blocks = end;
+}
+
+// Before a step's first forward pass in fp8: no magnitudes and no counts yet; the codes of the classifier's weights
 static void gpt2_begin_fp8(GPT2* model) {
     Fp8* f = &model->fp8;
     const GPT2Config c = model->info.config;
-    const int C = c.channels, weights = FP8_LINEARS * (c.num_layers + 1);
-    gpt2_wait_weights(model);
+    exchange_wait_weights(&model->exchange, -1);
     cuda_try(cudaMemsetAsync(f->amax, 0, fp8_delayed(f->layers) * sizeof(float), model->stream));
     cuda_try(cudaMemsetAsync(f->counts, 0, fp8_delayed(f->layers) * sizeof(CodeCounts), model->stream));
-    cuda_try(cudaMemsetAsync(f->weight_amax, 0, weights * sizeof(float), model->stream));
-    const ParameterTensors w = gpt2_layer_parameters(model, 0);
-    const size_t stride = model->layout.layer_stride;
-    for (bool collect : {true, false}) {
-        fp8_weights(f, 0, f->layers, stride, collect, w.qkvw, C, 3 * C, model->stream);
-        fp8_weights(f, 0, f->layers, stride, collect, w.attprojw, C, C, model->stream);
-        fp8_weights(f, 0, f->layers, stride, collect, w.fcw, C, 4 * C, model->stream);
-        fp8_weights(f, 0, f->layers, stride, collect, w.fcprojw, 4 * C, C, model->stream);
-        fp8_weights(f, f->layers, 1, 0, collect, model->params.wte, C, c.padded_vocab_size, model->stream);
-        if (collect) { scales_of(f->weight_scales, (float*)f->weight_amax, 1, weights, 1, -1, NULL, model->stream); }
-    }
-    model->fp8_begins = 0;
+    cuda_try(cudaMemsetAsync(f->weight_amax, 0, FP8_LINEARS * (f->layers + 1) * sizeof(float), model->stream));
+    gpt2_fp8_weights(model, f->layers, 1, {{model->params.wte, c.channels, c.padded_vocab_size}});
+    model->fp8_begins = 0, model->fp8_blocks = 0;
+    if (model->info.size == 1) { gpt2_fp8_blocks(model, 0); }
 }
 
 // What counts positions, of the last forward pass: its documents, or NULL for rows
@@ -219,6 +243,7 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
         groups.layer = i;
+        if (fp8) { gpt2_fp8_blocks(model, i); }
         // residual2 = inp + attproj(attention(ln1(inp)));  ln2 of it
         matmul_qkv(&groups, y.qkv, y.ln1, w.qkvw, w.qkvb, BT, C);
         attention_forward_documents(y.atty, y.l, y.m, y.qkv, model->documents, B, T, NH, HS, stream);
