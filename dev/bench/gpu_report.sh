@@ -10,6 +10,7 @@
 # variants    speed.csv                          the same with other variants of attention
 # peers       speed.csv                          the same of PyTorch and llm.c; a call replaces the rows that it measures
 # fp8         speed.csv                          the four models with --fp8 1 beside bf16, and the peers, PyTorch by torchao too
+# documents   speed.csv                          random documents as long as FineWeb's: attention within them, and within rows
 # bits        bits.csv                           a second run and a resumed one against the first
 # quickstart  quickstart.csv                     scripts/quickstart.sh in a fresh copy
 #
@@ -21,7 +22,7 @@ set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.."
 
-sections=(reference curves speed variants peers fp8 bits quickstart)
+sections=(reference curves speed variants peers fp8 documents bits quickstart)
 only=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -86,7 +87,7 @@ build() {
     local v targets=()
     if wanted reference; then targets+=(build/test_gpt2cu_fp32 build/test_gpt2cu_bf16); fi
     if wanted curves; then targets+=(build/train_gpt2cu_fp32); fi
-    if wanted curves || wanted speed || wanted fp8 || wanted bits; then targets+=(build/train_gpt2cu_bf16); fi
+    if wanted curves || wanted speed || wanted fp8 || wanted documents || wanted bits; then targets+=(build/train_gpt2cu_bf16); fi
     if wanted variants; then
         for v in "${other_variants[@]}"; do
             make build/train_gpt2cu_bf16 "ATTENTION_FORWARD=$v" "ATTENTION_BACKWARD=$v"
@@ -244,6 +245,27 @@ with_fp8() {
     if python3 -c 'import torchao' 2>/dev/null; then pytorch --fp8 1; fi
 }
 fp8() { speed_rows with_fp8; }
+
+with_documents() {
+    local data=$out/documents shape model B T
+    python3 - "${data}_train.bin" <<'END'
+import math, random, sys
+sys.path.append("dev/data")
+from data_common import GPT2_VOCAB_SIZE, TokenFile
+draw, end = random.Random(1), GPT2_VOCAB_SIZE - 1
+with TokenFile(sys.argv[1], GPT2_VOCAB_SIZE) as tokens:
+    for _ in range(6000):
+        length = max(1, round(draw.lognormvariate(math.log(403), math.sqrt(2 * math.log(690 / 403)))))
+        tokens.append([end] + draw.choices(range(end), k=length - 1))
+    tokens.finish()
+END
+    for shape in d12,64,1024 d12t8192,2,8192; do
+        IFS=, read -r model B T <<<"$shape"
+        train build/train_gpt2cu_bf16 "$model" "$B" "$T"
+        train build/train_gpt2cu_bf16 "$model" "$B" "$T" --documents 1
+    done
+}
+documents() { speed_rows with_documents; }
 
 # same WHAT FOLDER: a row of bits.csv, whether the folder's last checkpoint is the first run's
 same() {

@@ -11,12 +11,17 @@ import csv
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 
 import unit
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.insert(0, os.path.join(ROOT, "dev", "data"))
+
+import data_common  # noqa: E402 (the folder that has it is known now)
+
 RESULTS = "dev/bench/nvidia-h200"
 PYTHON = sys.executable
 
@@ -130,14 +135,14 @@ def test_every_section_writes_its_file(folder):
     report(folder, "--only", "speed")  # the stand-ins of the variants call themselves what the trainer does
     again = rows(folder, "speed.csv")
     others = ["flashgpt --fp8 1"] * 4 + ["PyTorch 2.11"] * 2 + ["PyTorch 2.11 with torchao"] * 2
+    others += ["flashgpt --documents 1"] * 2
     assert [row["program"] for row in again] == others + ["flashgpt"] * len(shapes), again
     first = ours["d12", "64", "1024"]
     assert (first["ms"], first["tok_s"], first["mfu"]) == ("100.500", "652100", "51.2"), first
     assert (first["attention_forward"], first["attention_backward"], first["mib"]) == ("wgmma", "mma", "23940")
-    assert [row["recompute"] for row in (first, speed[-1])] == ["0", ""]
-    assert (speed[-1]["program"], speed[-1]["ms"], speed[-1]["tok_s"], speed[-1]["mib"]) == (
-        *("PyTorch 2.11 with torchao", "128.000", "512000", "31000"),
-    )
+    *_, torchao = (row for row in speed if row["program"] == "PyTorch 2.11 with torchao")
+    assert [row["recompute"] for row in (first, torchao)] == ["0", ""]
+    assert (torchao["ms"], torchao["tok_s"], torchao["mib"]) == ("128.000", "512000", "31000")
     curves = {(row["precision"], row["loss"]): (row["largest"], row["mean"]) for row in rows(folder, "curves.csv")}
     assert curves == {
         **{(p, "training"): ("0.020000", "0.000100") for p in ("fp32", "bf16")},
@@ -174,6 +179,20 @@ def test_fp8_beside_bf16_and_the_peers(folder):
         found = rows(folder, "speed.csv")
         assert [row["program"] for row in found] == ["flashgpt", "flashgpt --fp8 1", *peers], found
         assert {(row["model"], row["attention_forward"]) for row in found[:2]} == {("d48", "wgmma")}
+
+
+def test_documents_beside_rows(folder):
+    """The lengths are FineWeb's, as torch_documents.py draws them."""
+    shutil.rmtree(os.path.join(folder, RESULTS))
+    report(folder, "--only", "documents")
+    shown = [(row["program"], row["B"], row["T"]) for row in rows(folder, "speed.csv")]
+    programs, shapes = ("flashgpt", "flashgpt --documents 1"), (("64", "1024"), ("2", "8192"))
+    assert shown == [(program, *shape) for shape in shapes for program in programs], shown
+    tokens = data_common.read_token_file(os.path.join(folder, "build", "report", "documents_train.bin"))[0]
+    begins = [i for i, token in enumerate(tokens) if token == 50256]
+    lengths = [end - begin for begin, end in zip(begins, [*begins[1:], len(tokens)])]
+    assert begins[0] == 0 and min(tokens) >= 0 and max(tokens) == 50256
+    assert 380 < statistics.median(lengths) < 426 and 640 < statistics.mean(lengths) < 740
 
 
 def test_other_bits_are_reported(folder):
