@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attention over rows of several documents, ours beside FlexAttention, FlashAttention's varlen and cuDNN's ragged.
+"""Attention over rows of several documents, ours beside FlexAttention and FlashAttention's varlen: forward, backward.
 
     make libattention.so && python3 dev/bench/torch_documents.py            # 65,536 tokens, 12 heads of 64
     python3 dev/bench/torch_documents.py --time 4096 --lengths log-normal   # one length of rows, one of documents
@@ -117,12 +117,6 @@ def varlen(function):
     return provider
 
 
-def cudnn(q, k, v, *offsets_and_longest):
-    """As nested tensors have it"""
-    attention = torch.ops.aten._cudnn_attention_forward
-    return attention(q, k, v, None, *offsets_and_longest, compute_log_sumexp=True, is_causal=True)
-
-
 def providers(flash3):
     """{name: provider} of what there is here"""
     found = {OURS: ours, "FlexAttention": flex}
@@ -133,7 +127,6 @@ def providers(flash3):
         found["FlashAttention-2 varlen"] = varlen(lambda *arguments: torch_varlen(*arguments, **causal))
     except ImportError:
         print(f"note: PyTorch {torch.__version__} has no varlen attention")
-    found["cuDNN ragged"] = varlen(cudnn)
     if flash3:
         sys.path.insert(0, flash3)
         try:
