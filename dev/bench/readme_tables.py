@@ -160,7 +160,8 @@ def speed():
         compiled = ", torch.compile" if row["program"].startswith("PyTorch") else ""
         name = f"{row['program']}{compiled}, {LIBRARIES.get(attention, attention)}"
         if is_ours(row):
-            name = f"`{attention}`" + row["program"].replace("flashgpt", "").replace(" --fp8 1", ", `--fp8 1`")
+            flags = row["program"].partition(" ")[2]
+            name = f"`{attention}`" + (f", `{flags}`" if flags else "")
         lines.append(
             f"| {SIZES.get(row['model'], row['model'])}, {row['B']} × {row['T']} | {name} | {row['recompute'] or '–'} "
             f"| {float(row['ms']):.1f} "
@@ -393,7 +394,7 @@ def speeds():
 
     path, shapes = f"{H200}/speed.csv", {}
     for row in need(read_csv(path), path):
-        if is_fp8(row):
+        if is_fp8(row) or (is_ours(row) and row["program"] != "flashgpt"):
             continue
         best = shapes.setdefault((row["model"], row["B"], row["T"]), {})
         best[row["program"]] = max(best.get(row["program"], 0), float(row["tok_s"]))

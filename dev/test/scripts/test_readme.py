@@ -242,11 +242,12 @@ def test_what_trains_is_shown_though_another_was_faster(folder):
     assert read(folder, "docs/measured.md") == before
 
 
-def test_fp8_stands_beside_bf16_but_not_in_READMEs_table(folder):
+def test_flags_stand_beside_bf16_but_not_in_READMEs_table(folder):
     def add(text):
         row = next(r for r in text.splitlines() if r.startswith("flashgpt,d12,64,1024,wgmma"))
         torch = next(r for r in text.splitlines() if r.startswith("PyTorch 2.11,d12,64,1024,cudnn"))
-        rows = row.replace("flashgpt", "flashgpt --fp8 1"), torch.replace("2.11", "2.11 with torchao")
+        rows = [row.replace("flashgpt", f"flashgpt {flags}") for flags in ("--fp8 1", "--documents 2")]
+        rows.append(torch.replace("2.11", "2.11 with torchao"))
         return text + "\n".join(row.replace(row.split(",")[7], "999999") for row in rows) + "\n"
 
     edit(folder, "dev/bench/nvidia-h200/speed.csv", add)
@@ -254,7 +255,8 @@ def test_fp8_stands_beside_bf16_but_not_in_READMEs_table(folder):
     script(folder)
     shown = read(folder, "docs/measured.md")
     assert read(folder, "README.md") == before
-    assert "| 124M, 64 × 1024 | `wgmma`, `--fp8 1` | 0 |" in shown
+    for flags in ("--fp8 1", "--documents 2"):
+        assert f"| 124M, 64 × 1024 | `wgmma`, `{flags}` | 0 |" in shown
     assert "| 124M, 64 × 1024 | PyTorch 2.11 with torchao, torch.compile, cuDNN | – |" in shown
 
 
