@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The rows of dev/test/gpu_runs.csv that a change of GPU code needs, in one go on a machine with four GPUs: make test on GPUs 0
-# and 1, make test on GPU 2, and make load on GPU 3, side by side, each in a copy of this checkout and on cores of its own.
+# and 1, make test on GPU 2, and make load on GPU 3, side by side, each in a copy of this checkout and on cores of its own. Of two
+# GPUs, make test takes both, then make test the first beside make load on the second.
 #
 #     dev/test/gpu_rows.sh [LOAD_SECONDS]         default: 300. Ten minutes with 64 cores. COMMIT=abc1234 where there is no git
 #
@@ -13,7 +14,7 @@ load_seconds=${1:-300}
 [[ $load_seconds =~ ^[1-9][0-9]*$ ]] || { echo "error: gpu_rows.sh: LOAD_SECONDS is a number of seconds, not $load_seconds" >&2; exit 1; }
 real=$(command -v nvidia-smi) || { echo "error: gpu_rows.sh: no nvidia-smi here, and the rows are of GPUs" >&2; exit 1; }
 count=$("$real" -L | grep -c '^GPU')
-[ "$count" -ge 4 ] || { echo "error: gpu_rows.sh: $count GPUs here, it takes four; RECORD=1 make test serves any number" >&2; exit 1; }
+[ "$count" -ge 2 ] || { echo "error: gpu_rows.sh: $count GPU here, it takes two; RECORD=1 make test serves any number" >&2; exit 1; }
 COMMIT=${COMMIT:-$(git rev-parse --short HEAD)} || exit 1
 export COMMIT RECORD=1
 kept=$PWD/build/rows cores=$(nproc)
@@ -50,7 +51,7 @@ checks=$(make -n test | grep -o 'check-[^ ]*' | tr '\n' ' ')
 make -s -k -j"$cores" test-programs CHECKS="$checks" >"$kept/build.log" 2>&1
 make -s -k -j"$cores" build/train_gpt2cu_bf16 build/generate_gpt2cu_bf16 >>"$kept/build.log" 2>&1
 [ "${ROWS:-}" != none ] || { grep -E ' error |Error [0-9]' "$kept/build.log" && exit 1; exit 0; }
-pids=()
+pids=() failed=0
 start() { # NAME ...: as row
     [[ " ${ROWS:-two one load} " == *" $1 "* ]] || return 0
     mkdir "$copies/$1"
@@ -58,11 +59,21 @@ start() { # NAME ...: as row
     row "$@" &
     pids+=($!)
 }
-start two 0,1 0 25 test
-start one 2 26 41 test
-start load 3 42 63 load
-failed=0
-for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
-cat "$kept"/*.csv >>dev/test/gpu_runs.csv
-tail -n ${#pids[@]} dev/test/gpu_runs.csv
+wait_rows() {
+    local pid
+    for pid in ${pids[@]+"${pids[@]}"}; do wait "$pid" || failed=1; done
+    pids=()
+}
+if [ "$count" -ge 4 ]; then
+    start two 0,1 0 25 test
+    start one 2 26 41 test
+    start load 3 42 63 load
+else
+    start two 0,1 0 63 test
+    wait_rows
+    start one 0 0 41 test
+    start load 1 42 63 load
+fi
+wait_rows
+cat "$kept"/*.csv | tee -a dev/test/gpu_runs.csv
 exit $failed

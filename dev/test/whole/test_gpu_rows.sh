@@ -60,7 +60,10 @@ check "is one row" test "$(wc -l <"$record")" -eq 2
 ROWS=none check "none" rows
 check "only builds" test "$(wc -l <"$record")" -eq 1
 check "what is built once for each call" test "$(wc -l <"$dir/calls")" -eq 4
-FAKE_GPUS=2 check "two GPUs are too few" fails_with "2 GPUs here, it takes four"
+FAKE_GPUS=2 check "three rows on two GPUs" rows 77
+check "two GPUs, then one of them" eval 'has "^1234567,test,0,1,GPU 0 GPU 1 ,0,1,1," && has "^1234567,test,0,GPU 0 ,0,1,"'
+check "beside the load" has "^1234567,load,1,GPU 1 ,1,1,.*LOAD_SECONDS=77"
+FAKE_GPUS=1 check "one GPU is too few" fails_with "1 GPU here, it takes two"
 check "seconds that are none" fails_with "LOAD_SECONDS" soon
 mkdir "$dir/few"
 for tool in bash dirname env; do ln -s "$(command -v $tool)" "$dir/few"; done
