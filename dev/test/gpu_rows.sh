@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The rows of dev/test/gpu_runs.csv that a change of GPU code needs, in one go on a machine with four GPUs: make test on GPUs 0
-# and 1, make test on GPU 2, and make load on GPU 3, side by side, each in a copy of this checkout and on cores of its own. Of two
-# GPUs, make test takes both, then make test the first beside make load on the second.
+# and 1, make test on GPU 2, and make load on GPU 3, side by side, each in a copy of this checkout and on cores of its own. With
+# two GPUs: make test on both, then make test on the first beside make load on the second.
 #
 #     dev/test/gpu_rows.sh [LOAD_SECONDS]         default: 300. Ten minutes with 64 cores. COMMIT=abc1234 where there is no git
 #
