@@ -485,6 +485,54 @@ def attention():
     )
 
 
+def torch_steps():
+    """A PyTorch training step with our attention and with SDPA's."""
+    path = f"{H200}/torch_attention.csv"
+    rows, steps = read_csv(path, ("model", "B", "T", "attention", "ms", "sdpa_over_this")), {}
+    for row in rows:
+        steps.setdefault((row["model"], int(row["T"]), row["B"]), {})[row["attention"]] = row
+    if not steps:
+        return ""
+    others = list(dict.fromkeys(row["attention"] for row in rows if row["attention"] != "ours"))
+    lines = [
+        f"| model, B × T | ours | {' | '.join(others)} | the better of these / ours |",
+        "|---|---:|" + "---:|" * len(others) + "---:|",
+    ]
+    for (model, T, B), of in sorted(steps.items()):
+        ms = [f"{float(of[name]['ms']):.1f}" for name in ("ours", *others)]
+        ratio = float(of["ours"]["sdpa_over_this"])
+        lines.append(f"| {SIZES.get(model, model)}, {B} × {T} | {' | '.join(ms)} | {ratio:.2f} × |")
+    shown = dict.fromkeys(f"PyTorch {row['torch']}, {provenance(row)}" for row in rows)
+    head = f"Milliseconds of a step with `torch.compile`, bf16 autocast and AdamW ([all]({path}); {'; '.join(shown)})"
+    return f"{head}:\n\n" + "\n".join(lines)
+
+
+def torch_documents():
+    """Attention over documents beside the best library of each row."""
+    path = f"{H200}/torch_documents.csv"
+    rows = read_csv(path, ("T", "lengths", "direction", "provider", "ms", "best_peer_over_this"))
+    if not rows:
+        return ""
+    lengths = list(dict.fromkeys(row["lengths"] for row in rows))
+    lines = ["| T | | " + " | ".join(lengths) + " |", "|---:|---|" + "---|" * len(lengths)]
+    for T in sorted({int(row["T"]) for row in rows}):
+        for direction in ("forward", "backward"):
+            cells = []
+            for some in lengths:
+                here = [r for r in rows if (r["T"], r["lengths"], r["direction"]) == (str(T), some, direction)]
+                ms = {row["provider"]: float(row["ms"]) for row in here}  # the latest of each
+                ours, best = ms.pop("ours", None), min(ms, key=ms.get, default=None)
+                cells.append(f"{ms[best] / ours:.2f} × {best.removesuffix(' varlen')}" if ours and best else "–")
+            lines.append(f"| {T} | {direction} | {' | '.join(cells)} |")
+    shown = dict.fromkeys(f"PyTorch {row['torch']}, {provenance(row)}" for row in rows)
+    peers = ", ".join(dict.fromkeys(row["provider"] for row in rows if row["provider"] != "ours"))
+    return (
+        f"How many times as fast as the fastest of {peers}, for documents of so many tokens, or of FineWeb's lengths "
+        f"(log-normal): 65,536 tokens, 12 heads of 64, steady ([all]({path}); {'; '.join(shown)}).\n\n"
+        + "\n".join(lines)
+    )
+
+
 # name, what it is, the files whose lines count
 PLACES = [
     ("`train_gpt2.cu`, `.c`", "the GPU and the CPU trainer: forward, backward and update", "train_gpt2.*"),
@@ -564,7 +612,17 @@ def rounded(count):
 # The documents
 
 REQUIRED = (quickstart, reference, curves, speed, bits, cpu, attention, places)
-OPTIONAL = (speeds, step_cost, plan_accuracy, checkpoint_cost, scaling, tuning, generation)
+OPTIONAL = (
+    speeds,
+    step_cost,
+    plan_accuracy,
+    checkpoint_cost,
+    scaling,
+    tuning,
+    generation,
+    torch_steps,
+    torch_documents,
+)
 PARTS = {f.__name__: f for f in (*REQUIRED, *OPTIONAL)}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)\n?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")

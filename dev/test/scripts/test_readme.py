@@ -260,6 +260,27 @@ def test_flags_stand_beside_bf16_but_not_in_READMEs_table(folder):
     assert "| 124M, 64 × 1024 | PyTorch 2.11 with torchao, torch.compile, cuDNN | – |" in shown
 
 
+def test_attention_in_PyTorch_stands_beside_the_fastest_library(folder):
+    """Of rows of two commits the later ones; where a file is missing, nothing."""
+
+    def add(text):
+        rows = [row for row in text.splitlines() if ",1024,512,forward," in row]
+        later = []
+        for row, ms in zip(rows, ("1.0", "2.5", "3.0", "4.0")):
+            cells = row.split(",")
+            cells[5], cells[10] = "abc1234", ms
+            later.append(",".join(cells))
+        return text + "\n".join(later) + "\n"
+
+    edit(folder, "dev/bench/nvidia-h200/torch_documents.csv", add)
+    os.remove(os.path.join(folder, "dev/bench/nvidia-h200/torch_attention.csv"))
+    script(folder)
+    shown = read(folder, "docs/pytorch.md")
+    row = next(line for line in shown.splitlines() if line.startswith("| 1024 | forward |"))
+    assert row.split("|")[4].strip() == "2.50 × FlexAttention", row
+    assert "commit abc1234" in shown and "<!-- generated: torch_steps -->\n<!-- end -->" in shown
+
+
 def test_the_best_points_of_each_optimizer_are_shown(folder):
     def add(text):
         row = next(r for r in text.splitlines() if r.startswith("muon-"))
