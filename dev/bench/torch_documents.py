@@ -3,7 +3,7 @@
 
     make libattention.so && python3 dev/bench/torch_documents.py            # 65,536 tokens, 12 heads of 64
     python3 dev/bench/torch_documents.py --time 4096 --lengths log-normal   # one length of rows, one of documents
-    python3 dev/bench/torch_documents.py --flash3 FOLDER                    # and FlashAttention-3, which lies there
+    python3 dev/bench/torch_documents.py --flash3 FOLDER                    # and FlashAttention-3; --flash4 likewise
 
 Documents have equal lengths, or FineWeb's: log-normal, 403 tokens at the median, 690 in the mean. Each provider has
 its tensors as it likes them best; masks and offsets are made beforehand. Results are compared first. Steady: each runs
@@ -117,7 +117,13 @@ def varlen(function):
     return provider
 
 
-def providers(flash3):
+def causal_varlen(function):
+    """A varlen function of FlashAttention-3 or -4, as varlen() calls it"""
+    names = [f"{what}_{which}" for what in ("cu_seqlens", "max_seqlen") for which in "qk"]
+    return lambda q, k, v, *sizes: function(q, k, v, **dict(zip(names, sizes)), causal=True)
+
+
+def providers(flash3, flash4):
     """{name: provider} of what there is here"""
     found = {OURS: ours, "FlexAttention": flex}
     try:
@@ -127,13 +133,15 @@ def providers(flash3):
         found["FlashAttention-2 varlen"] = varlen(lambda *arguments: torch_varlen(*arguments, **causal))
     except ImportError:
         print(f"note: PyTorch {torch.__version__} has no varlen attention")
-    if flash3:
-        sys.path.insert(0, flash3)
+    for version, folder, module in ((3, flash3, "flash_attn_interface"), (4, flash4, "flash_attn.cute")):
+        if not folder:
+            continue
+        sys.path.insert(0, folder)
         try:
-            flash = importlib.import_module("flash_attn_interface").flash_attn_varlen_func
-        except ImportError as error:
-            fail(f"--flash3 {flash3}: no flash_attn_interface.flash_attn_varlen_func there: {error}")
-        found["FlashAttention-3 varlen"] = varlen(lambda *arguments: flash(*arguments, causal=True))
+            flash = importlib.import_module(module).flash_attn_varlen_func
+        except (ImportError, AttributeError) as error:
+            fail(f"--flash{version} {folder}: no {module}.flash_attn_varlen_func there: {error}")
+        found[f"FlashAttention-{version} varlen"] = varlen(causal_varlen(flash))
     return found
 
 
@@ -188,10 +196,11 @@ def main():
     add("--time", type=positive_int, action="append", metavar="T", help=f"may be repeated (default: {times})")
     add("--lengths", choices=LENGTHS, action="append", help="of documents; may be repeated (default: all)")
     add("--flash3", metavar="FOLDER", help="where flash_attn_interface of FlashAttention-3 is")
+    add("--flash4", metavar="FOLDER", help="where flash_attn.cute of FlashAttention-4 is")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         fail("PyTorch finds no GPU here")
-    found, order = providers(args.flash3), random.Random(1)
+    found, order = providers(args.flash3, args.flash4), random.Random(1)
     gpu = gpu_name()
     path = os.path.join(BENCH, file_name(gpu), "torch_documents.csv")
     about = {**gpu_provenance(gpu), "torch": torch.__version__}
