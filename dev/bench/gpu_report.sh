@@ -155,7 +155,7 @@ steady() {
 train() {
     local program=$1 model=$2 B=$3 T=$4 flags=("${@:5}") run mean ms attention
     run=$out/speed_$(basename "$program")_${B}x$T.log
-    "$program" -e "$model" -i ${data}_train.bin -j ${data}_train.bin -b "$B" -t "$T" -x $((warm_up + timed)) -v 0 -m 0 \
+    "$program" -e "$model" -i "${data}_train.bin" -j "${data}_train.bin" -b "$B" -t "$T" -x $((warm_up + timed)) -v 0 -m 0 \
         -s 0 ${flags[@]+"${flags[@]}"} >"$run"
     mean=$(steady "$run")
     ms=${mean%,*}
