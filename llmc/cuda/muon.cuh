@@ -37,7 +37,7 @@ static inline size_t muon_matrix_bytes(size_t rows, size_t cols) {
     return size_round_up((2 * rows * cols + 2 * m * m) * sizeof(floatX) + sums * sizeof(float), 256);
 }
 
-// Bytes of scratch for a model with C channels. Three of 1558M's largest matrices at a time leave a third of the SMs idle.
+// Bytes of scratch for a model with C channels. The GEMMs of three of 1558M's largest matrices leave a third of the SMs idle.
 static inline size_t muon_scratch_bytes(size_t C) {
     const size_t four = 4 * muon_matrix_bytes(4 * C, C);
     return four > MUON_SCRATCH ? four : MUON_SCRATCH;
