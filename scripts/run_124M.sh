@@ -14,7 +14,7 @@ set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: $*" >&2; exit 1; }
 
-folder=log_run_124M minutes=15 only_cost=0 text=()
+folder=log_run_124M minutes='' only_cost=0 text=()
 while [ $# -gt 0 ]; do
     case $1 in
     --text)
@@ -38,10 +38,16 @@ while [ $# -gt 0 ]; do
 done
 for flag; do
     [[ ! $flag =~ ^(-x|--max-steps|-o|--output-dir|-y|--resume)$ ]] || fail "$flag: --minutes and -o before -- decide that"
+    [[ ! $flag =~ ^(--plan|--doctor|--help|--all-flags)$ ]] || fail "$flag: --cost before -- says what the run takes"
 done
+asked=$minutes
+minutes=${minutes:-15}
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]] || fail "--minutes $minutes: how long to train, as 15 or 0.5"
 [[ $folder = /* ]] || folder=$PWD/$folder
 cd "$(dirname "$0")/.."
+[[ ${TOKENIZER:-} =~ ^(bytes)?$ ]] || fail "TOKENIZER=$TOKENIZER: bytes, or nothing for GPT-2's tokens"
+[ -z "${TOKENIZER:-}" ] || [ ${#text[@]} -gt 0 ] || fail "TOKENIZER=bytes: of --text alone, not of FineWeb"
+[ -z "${TRAINER:-}" ] || [ -x "$TRAINER" ] || fail "TRAINER=$TRAINER: no such program; make train_gpt2 makes the CPU's"
 trainer=${TRAINER:-./train_gpt2cu} generator=${TRAINER:+./generate_gpt2}
 generator=${generator:-./generate_gpt2cu}
 if [ -z "${TRAINER:-}" ]; then
@@ -50,10 +56,11 @@ if [ -z "${TRAINER:-}" ]; then
     make -s -j "$(nproc)" train_gpt2cu generate_gpt2cu tokenize_gpt2 || fail "make failed; make doctor says what is missing"
 fi
 
-source=${text[*]:-FineWeb}
+source="${text[*]:-FineWeb}${TOKENIZER:+ as bytes}"
 [ -z "$(ls -A "$folder" 2>/dev/null)" ] || [ "$(cat "$folder/source" 2>/dev/null)" = "$source" ] ||
     fail "-o $folder is of $(cat "$folder/source" 2>/dev/null || echo "another program"), not of $source: name another folder"
-mkdir -p "$folder" && echo "$source" >"$folder/source"
+mkdir -p "$folder" 2>/dev/null || fail "-o $folder: cannot make that folder"
+echo "$source" >"$folder/source"
 
 # The recipe: the better of Muon's first points (dev/LOG.md). The trainer takes the last one of a flag that is there twice.
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 0 -m 40)
@@ -61,6 +68,7 @@ recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 
 # ----------------------------------------------------------------------------
 # Tokens
 
+table=()
 if [ ${#text[@]} -gt 0 ]; then
     tokens=$folder/text
     [ -e "${tokens}_val.bin" ] || [ -n "$(ls "${tokens}"_val_*.bin 2>/dev/null)" ] || {
@@ -70,7 +78,8 @@ if [ ${#text[@]} -gt 0 ]; then
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}"
     }
     data=(-i "${tokens}_train*.bin" -j "${tokens}_val*.bin")
-    [ ! -e "$folder/gpt2_tokenizer.bin" ] || data+=(--tokenizer "$folder/gpt2_tokenizer.bin")
+    [ ! -e "$folder/gpt2_tokenizer.bin" ] || table=(--tokenizer "$folder/gpt2_tokenizer.bin")
+    data+=(${table[@]+"${table[@]}"})
 else
     tokens=dev/data/fineweb10B
     shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # enough for 780 K tokens/s
@@ -84,6 +93,9 @@ fi
 
 run=$folder/run
 if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
+    had=("$(cat "$folder/minutes")" "$(cat "$folder/flags")")
+    [ "${asked:-${had[0]}}" = "${had[0]}" ] || fail "--minutes $asked: the run in $folder has ${had[0]}; name another folder"
+    [ $# = 0 ] || [ "$*" = "${had[1]}" ] || fail "-- $*: the run in $folder has ${had[1]:-no flags}; name another folder"
     echo "== goes on from the newest checkpoint of $run"
     settings=(-o "$run" -y 1)
     steps=$(cat "$folder/steps")
@@ -92,11 +104,14 @@ else
     "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
         fail "the trainer failed: $(grep '^error' "$folder/speed.log" | head -n 1); all it said is in $folder/speed.log"
     ms=$(sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$folder/speed.log")
+    [ -n "$ms" ] || fail "the trainer timed no step; what it said is in $folder/speed.log"
     steps=$(awk -v ms="$ms" -v minutes="$minutes" 'BEGIN { n = int(minutes * 60000 / ms); print n < 20 ? 20 : n }')
     between() { awk -v ms="$ms" -v minutes="$1" 'BEGIN { n = int(minutes * 60000 / ms); print n < 1 ? 1 : n }'; }
     settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -u $((steps / 20)) -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
     [ ! -e "$run" ] || settings+=(--overwrite 1) # it has no checkpoint yet
     echo "$steps" >"$folder/steps"
+    echo "$minutes" >"$folder/minutes"
+    echo "$*" >"$folder/flags"
     "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(grep '^error' "$folder/plan.log" | head -n 1)"
     echo "a step takes $ms ms: $steps steps in $minutes minutes"
     grep -E '^\| (GPU peak|host peak|training tokens|steps|checkpoints|disk available)' "$folder/plan.log"
@@ -114,10 +129,11 @@ if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
     exit 0
 fi
 echo "== what it writes"
-"$generator" -e "$run" --prompt "The " --tokens 100 --top-k 40 --quiet
-[ -e "$folder/hugging_face" ] || "$generator" -e "$run" --export "$folder/hugging_face"
+prompt=("$generator" -e "$run" ${table[@]+"${table[@]}"})
+"${prompt[@]}" --prompt "The " --tokens 100 --top-k 40 --quiet
+[ -e "$folder/hugging_face" ] || "${prompt[@]}" --export "$folder/hugging_face"
 echo
 echo "The model is in $run, and for transformers in $folder/hugging_face. Next:"
-echo "  $generator -e $run --interactive"
-echo "  $generator -e $run --perplexity YOUR_TEXT"
+echo "  ${prompt[*]} --interactive"
+echo "  ${prompt[*]} --perplexity YOUR_TEXT"
 echo "  scripts/plot_run.py $run --html $folder/report.html"

@@ -48,8 +48,24 @@ check "once more" run 0.15
 trains_no_step() { ! grep -q "^step" "$dir/log"; }
 check "trains no step" trains_no_step
 
-check "another text" refuses "$dir/out is of .*/llmc/base .*README.md, not of .*/Makefile: name another folder" --text Makefile -o "$dir/out"
-check "no text" refuses "$dir/out is of .*README.md, not of FineWeb: name another folder" -o "$dir/out"
+same=(--text llmc/base README.md -o "$dir/out")
+check "another text" refuses "$dir/out is of .*/llmc/base .*README.md as bytes, not of .*/Makefile as bytes: name another folder" --text Makefile -o "$dir/out"
+TOKENIZER='' check "no text" refuses "$dir/out is of .*README.md as bytes, not of FineWeb: name another folder" -o "$dir/out"
+TOKENIZER='' check "other tokens" refuses "README.md as bytes, not of .*README.md: name another folder" "${same[@]}"
+TOKENIZER=byte check "tokens that are none" refuses "TOKENIZER=byte: bytes, or nothing" "${same[@]}"
+check "bytes of FineWeb" refuses "TOKENIZER=bytes: of --text alone, not of FineWeb" -o "$dir/web"
+check "another time" refuses "--minutes 2: the run in $dir/out has 0.15; name another folder" "${same[@]}" --minutes 2
+check "other flags" refuses "-- -l 1: the run in $dir/out has -e .* -n 3; name another folder" "${same[@]}" -- -l 1
+TRAINER=./nope check "no such trainer" refuses "TRAINER=./nope: no such program" "${same[@]}"
+check "a folder that cannot be" refuses "-o /proc/run: cannot make that folder" --text README.md -o /proc/run
+check "what does not train" refuses "--plan: --cost before -- says what the run takes" --text README.md -- --plan
+
+# GPT-2's tokens, whose table is in the run's folder, where there is a mirror to take it from
+if [ -n "${DATA_MIRROR:-}" ]; then
+    TOKENIZER='' check "GPT-2's tokens" "$script" --text README.md --minutes 0.02 -o "$dir/bpe" "${small[@]}" >"$dir/log"
+    check "their table prompts" says "^  .* --tokenizer $dir/bpe/gpt2_tokenizer.bin --interactive"
+    check "and exports" test -s "$dir/bpe/hugging_face/tokenizer.json" -o -s "$dir/bpe/hugging_face/vocab.json"
+fi
 
 # FineWeb, of a fineweb.py that makes shards of bytes, which say that they are GPT-2's tokens. Their table is at the root, where
 # the trainer looks for it, or would be.
@@ -65,7 +81,7 @@ for name in "val_000000", "train_000001":
         f.write(struct.pack("<256i", 20240520, 1, len(text), 50257, *[0] * 252) + struct.pack(f"<{len(text)}H", *text))
 print("arguments:", *sys.argv[1:])
 END
-fineweb() { TRAINER=$(realpath "$TRAINER") "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
+fineweb() { TOKENIZER="" TRAINER=$(realpath "$TRAINER") "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
 check "FineWeb" fineweb
 check "so many shards" says "^arguments: --max-shards 3$"
 check "and their steps" says "steps in 4 minutes"
@@ -77,6 +93,6 @@ check "no time" refuses "--minutes 0: how long to train" --minutes 0
 check "another argument" refuses "--steps: no such argument" --steps 5
 check "a value that is not there" refuses "-o needs a value" -o
 check "what the script decides" refuses "-x: --minutes and -o before -- decide that" --text README.md -- -x 5
-check "no GPU" env -u TRAINER PATH=/usr/bin:/bin bash -c '! command -v nvidia-smi >/dev/null || exit 0; ! scripts/run_124M.sh 2>&1 | grep -qv "no GPU here"'
+check "no GPU" env -u TRAINER -u TOKENIZER PATH=/usr/bin:/bin bash -c '! command -v nvidia-smi >/dev/null || exit 0; ! scripts/run_124M.sh 2>&1 | grep -qv "no GPU here"'
 check "a flag that is none" refuses "--nothing" --text README.md -o "$dir/other" -- --nothing 5
 finish
