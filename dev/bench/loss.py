@@ -20,6 +20,7 @@ whole schedules if it has several, else of its validations (--val-every).
 import argparse
 import contextlib
 import glob
+import importlib.util
 import itertools
 import math
 import os
@@ -180,8 +181,12 @@ def report(rows):
             if row["tokens"] == own["tokens"]
         ]
         lines.append(difference_line(arm, pairs, margin) if pairs else f"{arm}: no run as long as the baseline's")
+        most = max((len(found) for _, found in runs), default=0)
+        whole = [(own, found) for own, found in runs if len(found) == most]
+        if len(whole) < len(runs):
+            lines.append(f"    of {len(runs) - len(whole)} seeds not all lengths are measured: they have no ratio")
         if runs and all(math.isfinite(loss) for _, loss in pairs):
-            lines.append(ratio_line(runs))
+            lines.append(ratio_line(whole))
     if len({row["commit"] for row in rows}) > 1:
         lines.append(f"note: commits {', '.join(sorted({row['commit'] for row in rows}))}")
     least = min(int(row["val_tokens"]) for row in rows)
@@ -192,10 +197,8 @@ def report(rows):
 
 def plot(rows, path):
     """Loss over tokens and over seconds: the mean of the seeds, and the range of them."""
-    try:
-        import matplotlib
-    except ImportError:
-        fail("--plot needs the Python package matplotlib: pip install matplotlib")
+    import matplotlib
+
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "loss"  # equal runs, equal files
     from matplotlib import pyplot
@@ -215,7 +218,10 @@ def plot(rows, path):
         axes.set_xlabel(name)
     panels[0].set_ylabel("validation loss")
     panels[0].legend()
-    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    except OSError as error:
+        fail(f"--plot: cannot write {path}: {error.strerror}")
     print(path)
 
 
@@ -233,12 +239,18 @@ class Arm:
         self.name, _, flags = text.partition("=")
         if not re.fullmatch(r"[\w.+-]+", self.name):
             raise argparse.ArgumentTypeError(f"'{text}' is not a name and flags, as 'high=-l 1e-3'")
-        self.flags = shlex.split(flags)
+        try:
+            self.flags = shlex.split(flags)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"'{text}': {error}") from error
         self.program = []
         if self.flags and not self.flags[0].startswith("-"):
             path = self.flags.pop(0)
+            path = (
+                path if os.sep in path else os.path.join(os.curdir, path)
+            )  # without a folder it would be sought in PATH
             self.program = [sys.executable, path] if path.endswith(".py") else [path]
-            if not os.path.exists(path):
+            if not (os.path.isfile(path) and (path.endswith(".py") or os.access(path, os.X_OK))):
                 raise argparse.ArgumentTypeError(f"'{text}' names a program, {path}, that is not there")
 
 
@@ -246,8 +258,11 @@ def tokens_of(pattern):
     """How many tokens the files have"""
     total = 0
     for path in glob.glob(pattern or ""):
-        with open(path, "rb") as f:
-            total += struct.unpack("<3i", f.read(12).ljust(12, b"\0"))[2]
+        try:
+            with open(path, "rb") as f:
+                total += struct.unpack("<3i", f.read(12).ljust(12, b"\0"))[2]
+        except OSError as error:
+            fail(f"-j {pattern} in --common: cannot read {path}: {error.strerror}")
     return total or fail(f"-j {pattern} in --common: no token files" if pattern else "--common has no -j")
 
 
@@ -255,7 +270,10 @@ class Runs:
     """What --common, --steps and the other options make of a run"""
 
     def __init__(self, args):
-        self.args, self.common = args, shlex.split(args.common)
+        try:
+            self.args, self.common = args, shlex.split(args.common)
+        except ValueError as error:
+            fail(f"--common {args.common}: {error}")
         self.val_tokens = min(args.val_tokens, tokens_of(flag_of(self.common, "-j", "--val-data")))
         self.weights = ["-e", "{weights}"] if any(arm.program for arm in args.arm) else []
         self.running = set()
@@ -267,8 +285,8 @@ class Runs:
         """Tokens of a micro-batch, and of a step"""
         flags = self.flags(arm)
         found = [flag_of(flags, *names) for names in (("-b", "--batch"), ("-t", "--time"), ("-d", "--total-batch"))]
-        if not all(text and text.isdigit() for text in found):
-            fail(f"--common or --arm {arm.name} must have -b, -t and -d, as numbers")
+        if not all(text and text.isdigit() and int(text) for text in found):
+            fail(f"--common or --arm {arm.name} must have -b, -t and -d, as numbers above 0")
         B, T, total = map(int, found)
         return B * T, total
 
@@ -286,7 +304,8 @@ class Runs:
         """The columns that all runs of an arm have in common"""
         flags = shlex.join([*arm.program[-1:], *self.flags(arm)])
         BT = self.batch(arm)[0]
-        return {"arm": arm.name, "flags": flags, "val_tokens": self.val_tokens // BT * BT, "margin": self.args.margin}
+        val_tokens = max(1, self.val_tokens // BT) * BT
+        return {"arm": arm.name, "flags": flags, "val_tokens": val_tokens, "margin": self.args.margin}
 
     def execute(self, command, gpu):
         """What a command prints on a GPU, or None if its numbers were not finite."""
@@ -368,13 +387,14 @@ class Runs:
                 raise
 
 
-def compare_with_earlier(rows, settings, path):
-    """Ends with one line where a file has rows with other settings."""
+def other_settings(rows, settings):
+    """In what rows of a file are not as these settings; None if they are alike"""
     for row in rows:
         for name in (*OF_ALL, *(OF_AN_ARM if row["arm"] == settings["arm"] else ())):
             if row[name] != str(settings[name]):
                 was = f"has arm {row['arm']} with {name} {row[name]}, not {settings[name]}"
-                fail(f"{path} {was}: another name, another --output, or the same {name}")
+                return f"{was}: another name, another --output, or the same {name}"
+    return None
 
 
 def rows_of(path):
@@ -382,6 +402,15 @@ def rows_of(path):
     rows = read_rows(path)
     if not rows or set(rows[0]) != set(COLUMNS):
         fail(f"{path} has no rows of this script")
+    for number, row in enumerate(rows, 2):
+        try:
+            for name in ("steps", "seed", "tokens", "val_tokens"):
+                int(row[name])
+            for name in ("loss", "step_ms", "margin"):
+                float(row[name])
+            curve_of([row])
+        except (ValueError, TypeError, AttributeError):
+            fail(f"{path}: line {number} is damaged; remove it, and the same command measures it again")
     return rows
 
 
@@ -390,7 +419,9 @@ def measure(args, provenance):
     runs = Runs(args)
     rows = rows_of(args.output) if os.path.exists(args.output) else []
     for arm in args.arm:
-        compare_with_earlier(rows, runs.settings(arm), args.output)
+        unlike = other_settings(rows, runs.settings(arm))
+        if unlike:
+            fail(f"{args.output} {unlike}")
     done = {tuple(row[name] for name in KEY) for row in rows}
     lengths = {arm.name: runs.steps(arm) for arm in args.arm}
     order = itertools.product(range(1, args.seeds + 1), range(len(args.steps or args.tokens)), args.arm)
@@ -401,19 +432,36 @@ def measure(args, provenance):
         print(f"note: seed {seed} has runs on an {elsewhere[seed]}; the others of it wait for one")
     jobs = [job for job in jobs if job[1] not in elsewhere]
     print(f"{len(jobs)} runs, {len(args.gpus)} at a time; {args.output} has {len(rows)} rows", flush=True)
-    lock = threading.Lock()
+    lock, names = threading.Lock(), [arm.name for arm in args.arm]
 
     def add(arm, seed, steps, gpu):
         row = runs.row(arm, seed, steps, os.path.join(folder, str(seed), "model_00000001.bin"), gpu)
         with lock:
             with contextlib.redirect_stdout(None):
-                write_rows(args.output, COLUMNS, KEY, [{**row, **provenance}])
+                write_rows(
+                    args.output,
+                    COLUMNS,
+                    KEY,
+                    [{**row, **provenance}],
+                    refuses=lambda there: other_settings(there, row),  # of another process that writes to it
+                    order=lambda row: names.index(row["arm"]) if row["arm"] in names else len(names),
+                )
             print(f"{arm.name}, seed {seed}, {steps} steps: loss {row['loss']:.5f}, {row['step_ms']} ms", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         for seed in sorted({job[1] for job in jobs}) if runs.weights else ():
             runs.write_weights(seed, os.path.join(folder, str(seed)))
         runs.all(add, jobs)
+
+
+def check_plot(path):
+    """Ends with one line where no plot can be written, before anything is measured."""
+    if path and not path.endswith((".svg", ".png")):
+        fail(f"--plot {path}: a name that ends in .svg or .png")
+    if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        fail(f"--plot {path}: there is no such folder")
+    if path and importlib.util.find_spec("matplotlib") is None:
+        fail("--plot needs the Python package matplotlib: pip install matplotlib")
 
 
 def main():
@@ -442,8 +490,7 @@ def main():
     args = parser.parse_args()
     if not 0 <= args.gpus <= len(here):
         fail(f"--gpus {args.gpus}: nvidia-smi shows {len(here)} here")
-    if args.plot and not os.path.isdir(os.path.dirname(os.path.abspath(args.plot))):
-        fail(f"--plot {args.plot}: there is no such folder")
+    check_plot(args.plot)
     if not 0 < args.margin < math.inf:
         fail(f"--margin {args.margin:g}: a number of nats above 0")
     if args.steps and args.tokens:
@@ -460,6 +507,12 @@ def main():
     args.gpus = here[: args.gpus] or [None]
     if args.arm and not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make {os.path.basename(args.trainer)}")
+    if args.arm and not (os.path.isfile(args.trainer) and os.access(args.trainer, os.X_OK)):
+        fail(f"--trainer {args.trainer}: it is no program")
+    args.trainer = args.trainer if os.sep in args.trainer else os.path.join(os.curdir, args.trainer)
+    folder = os.path.dirname(args.output) or os.curdir
+    if args.arm and os.path.isdir(folder) and not os.access(folder, os.W_OK):
+        fail(f"--output {args.output}: nothing can be written to {folder}")
     if args.arm:
         measure(args, provenance)
     rows = rows_of(args.output)

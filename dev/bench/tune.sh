@@ -9,9 +9,10 @@
 # warm-up and a decay of .1. Its steps have as many rows as a GPU takes at once.
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
-cd "$(dirname "$0")/../.."
-[ $# -ge 3 ] || { echo "error: tune.sh needs training tokens, validation tokens and a CSV; --help explains them" >&2; exit 1; }
+fail() { echo "error: tune.sh: $*" >&2; exit 1; }
+[[ $# -ge 3 && $# -le 4 ]] || fail "it takes training tokens, validation tokens, a CSV and perhaps an optimizer; --help explains them"
 train=$1 val=$2 output=$3 only=${4:-}
+[[ $only =~ ^(adamw|muon)?$ ]] || fail "$only: adamw or muon"
 tokens=50331648 arms=()
 
 # point OPTIMIZER THOUSANDS RATE [NAME FLAG...]: flags replace those before them
@@ -52,5 +53,5 @@ point muon 32 2.5e-3 decay0 -c 0
 point muon 32 2.5e-3 decay3 -c 0.3
 point muon 16 1.8e-3 decay0 -c 0
 
-exec python3 dev/bench/loss.py --tokens $tokens --seeds 1 --val-tokens 5242880 --output "$output" "${arms[@]}" \
+exec python3 "$(dirname "$0")/loss.py" --tokens $tokens --seeds 1 --val-tokens 5242880 --output "$output" "${arms[@]}" \
     --common "-e d12 -i $train -j $val -t 1024 -q 0 -c 0.1"

@@ -150,7 +150,7 @@ def make_corpus(doc, name, wanted, is_wanted, documents_of, val_tokens):
     folder = args.output or os.path.join(HERE, name)
     make_directory(folder)
     prepare_gpt2(args.mirror, args.output)
-    if args.sources:
+    if args.sources is not None:
         archives = [files_of_folder(args.sources, is_wanted)]
     else:
         print(f"{len(wanted)} packages of Debian, {sum(p.size for p in wanted) / 1e6:,.0f} MB", flush=True)

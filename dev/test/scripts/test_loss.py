@@ -236,6 +236,15 @@ def test_only_runs_of_equal_seeds_and_lengths_are_paired(_):
     )
 
 
+def test_seeds_without_all_lengths_have_no_ratio(_):
+    rows = [row for seed in (1, 2, 3) for row in rows_of("base", seed, [(1000, 3.0)])]
+    rows += [row for seed in (1, 2) for row in rows_of("arm", seed, [(500, 3.0), (1000, 2.9)])]
+    *_, ratio = loss.report(rows)
+    for incomplete in ([(1000, 2.9)], [(500, 3.0)]):
+        *_, left, said = loss.report(rows + rows_of("arm", 3, incomplete))
+        assert left == "    of 1 seeds not all lengths are measured: they have no ratio" and said == ratio, (left, said)
+
+
 # ----------------------------------------------------------------------------
 # Runs
 
@@ -328,6 +337,22 @@ def test_other_settings_under_the_same_name_are_refused(folder):
     refused("has arm base with val_tokens 19968, not 768", lambda: called(folder, *common, "--val-tokens", "1000"))
 
 
+def test_another_process_s_rows_of_the_same_name_stay(folder):
+    """It has begun at the same time, with other flags: neither has seen rows of the other."""
+    rows, _ = called(folder, "--seeds", "1", "--steps", "4")
+    none, alone = mock.patch.object(loss, "other_settings", side_effect=[None, *3 * ["has others"]]), ("base=-l 1",)
+    with none:
+        said = f"{folder}/loss.csv has others; the new rows are in {folder}/loss.csv.new"
+        refused(said, lambda: called(folder, "--seeds", "2", "--steps", "4", arms=alone))
+    assert loss.read_rows(f"{folder}/loss.csv") == rows
+
+
+def test_the_baseline_is_the_first_arm_of_the_last_command(folder):
+    called(folder, "--seeds", "1", "--steps", "4", arms=("worse=-l 0.01",))
+    called(folder, "--seeds", "1", "--steps", "4", arms=("base=", "worse=-l 0.01"))
+    assert called(folder, arms=())[1].startswith("base, the baseline: loss ")
+
+
 def test_a_run_that_diverges_is_a_row(folder):
     rows, said = called(folder, "--seeds", "2", "--steps", "4", arms=("base=", "high=--diverges-at 2"))
     assert [row["loss"] for row in rows if (row["arm"], row["seed"]) == ("high", "2")] == ["nan"], rows
@@ -350,7 +375,8 @@ def test_a_program_starts_from_the_trainer_s_weights(folder):
     assert starts[0] == starts[1] and starts[2] == starts[3] and starts[0] != starts[2], runs
     assert starts[0].endswith("1/model_00000001.bin"), starts
     assert "--number 10" in runs[1] and "--seed" not in runs[1] and "-v 6" in runs[1] and "--seed 1" in runs[0], runs
-    assert rows[1]["flags"].startswith(peer) and len(rows) == 4, rows[1]
+    assert [row["arm"] for row in rows] == ["base", "base", "peer", "peer"], rows
+    assert rows[2]["flags"].startswith(peer), rows[2]
     alone = ("base=",)
     refused("has arm base with flags", lambda: called(folder, "--seeds", "3", "--steps", "6", arms=alone, gpus=1))
 
@@ -385,7 +411,12 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=", "a=-c 1"), "two arms have the same name"),
         (["--steps", "4"], ("-l 1",), "is not a name and flags"),
         (["--steps", "4"], ("a=no/such/program -l 1",), "names a program, no/such/program, that is not there"),
-        (["--steps", "4"], ("a=-b auto",), "--arm a must have -b, -t and -d, as numbers"),
+        (["--steps", "4"], ("a=-b auto",), "--arm a must have -b, -t and -d, as numbers above 0"),
+        (["--steps", "4"], ("a=-b 0",), "--arm a must have -b, -t and -d, as numbers above 0"),
+        (["--steps", "4"], ("a=-l '",), "'a=-l '': No closing quotation"),
+        (["--steps", "4"], ("a=dev -l 1",), "names a program, ./dev, that is not there"),
+        (["--steps", "4", "--trainer", "dev"], ("a=",), "--trainer dev: it is no program"),
+        (["--steps", "4", "--plot", "a.xyz"], ("a=",), "--plot a.xyz: a name that ends in .svg or .png"),
         (["--steps", "4", "--gpus", "3"], ("a=",), "--gpus 3: nvidia-smi shows 2 here"),
         (["--steps", "4", "--plot", "no/such/a.svg"], ("a=",), "--plot no/such/a.svg: there is no such folder"),
     ):
@@ -393,6 +424,17 @@ def test_bad_input_ends_in_one_line(folder):
     refused("cannot read", lambda: called(folder, arms=()))
     unit.write(os.path.join(folder, "loss.csv"), "model,ms\nd12,1\n")
     refused("has no rows of this script", lambda: called(folder, "--seeds", "1", "--steps", "4"))
+    os.remove(os.path.join(folder, "loss.csv"))
+    called(folder, "--seeds", "1", "--steps", "4")
+    unit.write(
+        os.path.join(folder, "loss.csv"), unit.read(os.path.join(folder, "loss.csv")).replace("100.000", "abc", 1)
+    )
+    refused("loss.csv: line 2 is damaged", lambda: called(folder, arms=()))
+
+
+def test_a_validation_is_of_one_batch_at_least(folder):
+    rows, said = called(folder, "--seeds", "1", "--steps", "4", "--val-tokens", "5")
+    assert {row["val_tokens"] for row in rows} == {"256"} and "validated on 256 tokens" in said, said
 
 
 def test_the_plot_has_a_line_for_each_arm(folder):
