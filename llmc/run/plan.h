@@ -52,14 +52,21 @@ static inline void run_plan_tokens_(RunPlan* p, const char* pattern) {
 
 static inline int run_plan_saves_(const Options* o) { return o->output_dir != NULL && o->checkpoint_every > 0; }
 
-// Adds the run's memory besides the model: batches of both loaders, the order of a shard, HellaSwag, a checkpoint's buffer.
+// The order of a shard's shuffled rows
+static inline size_t run_plan_order_bytes_(const RunPlan* p, const Options* o) {
+    return p->most_tokens / (size_t)o->time * sizeof(int);
+}
+
+// Adds the run's memory besides the model: batches of both loaders, the order of a shard and its copy in a checkpoint,
+// HellaSwag, a checkpoint's buffer.
 static inline void run_plan_add_rows_(RunPlan* p, const Options* o, int B) {
     size_t BT = size_mul((size_t)B, (size_t)o->time);
     size_t batch = size_mul(2 * sizeof(int), BT); // inputs and targets
     size_t loaders = size_mul(2 * DATALOADER_BATCHES + (o->hellaswag ? 2 : 0), batch);
-    loaders = size_add(loaders, p->most_tokens / (size_t)o->time * sizeof(int));
+    size_t order = run_plan_order_bytes_(p, o), files = run_plan_saves_(o) ? size_add(CHECKPOINT_BUFFER, order) : 0;
+    loaders = size_add(loaders, order);
     plan_set(&p->plan, PLAN_HOST_LOADERS, PLAN_HOST, size_add(loaders, p->evaluation_bytes));
-    plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, run_plan_saves_(o) ? CHECKPOINT_BUFFER : 0);
+    plan_set(&p->plan, PLAN_HOST_FILES, PLAN_HOST, files);
 }
 
 // Micro-steps of a step of -d tokens, in each process, with a B; 1 if -d is not given, or B not chosen yet.
@@ -272,8 +279,7 @@ static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int
 // Returns 1 if the disk has room for the checkpoints.
 static inline int run_plan_print_disk(const RunPlan* p, const Options* o, int first_step, int num_steps) {
     size_t count = run_plan_checkpoints_(o, first_step, num_steps);
-    size_t bytes =
-        size_add(p->plan.checkpoint_bytes, p->most_tokens / ((size_t)o->batch * (size_t)o->time) * sizeof(int));
+    size_t bytes = size_add(p->plan.checkpoint_bytes, run_plan_order_bytes_(p, o));
     run_plan_print_row_("a checkpoint", bytes, "");
     if (count == 0) { return 1; }
     size_t all = size_mul(count, bytes), available = disk_free(o->output_dir);

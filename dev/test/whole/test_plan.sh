@@ -98,6 +98,20 @@ rm "$dir"/two/*6*
 check "resumed with -b auto" trains 0 -e $model -b auto -d 512 -x 6 -n 3 -o "$dir/two" -y 1
 check "it has the checkpoint's B" row batch '^ 2 '
 
+# the order of shuffled rows is in checkpoints, four bytes a row
+takes_disk() { # FOLDER STEP: the files of a checkpoint have the size that the table says, within .1 MiB
+    local bytes
+    bytes=$(cat "$1/model_$2.bin" "$1/state_$2_00000.bin" | wc -c)
+    awk -F'|' -v bytes="$bytes" '$2 ~ /a checkpoint/ { d = $3 - bytes / 1048576; bad = d * d > .01; found = 1 }
+        END { exit bad || !found }' "$dir/out" && return 0
+    echo "$bytes bytes"
+    row "a checkpoint" nothing
+}
+rows=(-e "$model" -t 4 -b 8 -d 64 -x 2 -n 2 -o "$dir/rows")
+check "rows of four tokens" trains 0 "${rows[@]}"
+check "and their plan" trains 0 "${rows[@]}" --overwrite --plan
+check "take the disk space that was planned" takes_disk "$dir/rows" 00000002
+
 # what does not fit
 begin=$(date +%s)
 check "a model of 1.2 TB is refused" trains 1 -e gpt2:l1000c5120h40t64 -b 1 -x 1 -o "$dir/large" -n 1
