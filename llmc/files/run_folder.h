@@ -177,8 +177,12 @@ static inline int folder_find_(const RunFolderScan* scan, int below, int (*is)(c
     return -1;
 }
 
-// The newest step of which a user has removed a file, or -1.
-static inline int run_folder_apart(const RunFolderScan* scan) { return folder_find_(scan, INT_MAX, folder_is_apart_); }
+static inline int folder_lacks_files_(const RunFolderScan* scan, int step) { return !folder_complete_(scan, step); }
+
+// The newest step that has its DONE and not all of its other files, which a user has removed; or -1.
+static inline int run_folder_apart(const RunFolderScan* scan) {
+    return folder_find_(scan, INT_MAX, folder_lacks_files_);
+}
 
 // The newest step below `below` whose checkpoint has all its files; -1 if there is none.
 static inline int run_folder_next(const RunFolderScan* scan, int below) {
@@ -222,9 +226,30 @@ static inline void folder_check_access_(const RunFolderScan* scan, int step) {
     }
 }
 
+// The newest step above `above` that lacks its DONE alone and passes `verify`, or -1: a kill came before DONE was written, or a
+// copy of the folder has no empty files. The scan has its DONE then, which run_folder_clean writes.
+static inline int folder_adopt_(RunFolderScan* scan, int above, Status (*verify)(const char* path, int step)) {
+    char done[32];
+    for (size_t i = 0; i < scan->num_files; i++) {
+        const int step = scan->files[i].step;
+        if (scan->files[i].kind != FOLDER_STATE || step <= above || folder_has_(scan, FOLDER_DONE, step) ||
+            !folder_has_(scan, FOLDER_MODEL, step)) {
+            continue;
+        }
+        status_clear();
+        if (verify(scan->path, step) != STATUS_OK) { continue; }
+        snprintf(done, sizeof(done), "DONE_%08d", step);
+        printf("note: checkpoint %d is whole, though there is no %s\n", step, done);
+        if (folder_add_(scan, done) != STATUS_OK) { return -1; }
+        qsort(scan->files, scan->num_files, sizeof(FolderFile), folder_compare_);
+        return step;
+    }
+    return -1;
+}
+
 // The newest checkpoint that passes `verify`, or -1. Reports the others, with the reason, and keeps them: run_folder_keep
 // deletes those older than a whole one, and the run replaces later ones when it reaches their steps.
-static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan,
+static inline int run_folder_newest(RunFolder* folder, RunFolderScan* scan,
                                     Status (*verify)(const char* path, int step)) {
     int step = run_folder_next(scan, INT_MAX);
     for (; step >= 0; step = run_folder_next(scan, step)) {
@@ -242,8 +267,9 @@ static inline int run_folder_newest(RunFolder* folder, const RunFolderScan* scan
         printf("note: skipped checkpoint %d: %s/%s_%08d%s.bin is not there\n", s, scan->path,
                has_model ? "state" : "model", s, has_model ? "_00000" : "");
     }
+    const int adopted = folder_adopt_(scan, step, verify);
     status_clear();
-    return step;
+    return adopted >= 0 ? adopted : step;
 }
 
 // ----------------------------------------------------------------------------
@@ -309,9 +335,21 @@ static inline const char* folder_leftover_(const RunFolderScan* scan, const Fold
     return abandoned ? "its checkpoint was not completed" : NULL;
 }
 
-// Removes the leftovers of a killed run from its folder, and prints them.
+// Writes the DONE of a checkpoint that was found whole without it.
+static inline Status folder_write_done_(const RunFolderScan* scan, const FolderFile* f) {
+    char file[1024 + 64];
+    snprintf(file, sizeof(file), "%s/%s", scan->path, f->name);
+    const int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) { return status_fail("cannot write %s: %s", file, strerror(errno)); }
+    close(fd);
+    return STATUS_OK;
+}
+
+// Removes the leftovers of a killed run from its folder, and prints them; writes the DONE that run_folder_newest has missed.
 static inline Status run_folder_clean(const RunFolderScan* scan, int step) {
     for (size_t i = 0; i < scan->num_files; i++) {
+        const FolderFile* f = &scan->files[i];
+        if (f->kind == FOLDER_DONE && f->step == step) { TRY(folder_write_done_(scan, f)); }
         const char* why = folder_leftover_(scan, &scan->files[i], step);
         if (why == NULL) { continue; }
         TRY(folder_remove_(scan->path, scan->files[i].name));

@@ -194,19 +194,39 @@ static void the_newest_whole_checkpoint_is_taken(void) {
     put_checkpoint(123456789); // more than 8 digits
     CHECK(newest(&f, "") == 123456789);
     put("DONE_00000110"), put("model_00000110.bin");            // no state
-    put("model_00000120.bin"), put("state_00000120_00000.bin"); // no DONE
+    put("model_00000120.bin"), put("state_00000120_00000.bin"); // no DONE, and older
     CHECK(newest(&f, "") == 123456789);
     damaged[0] = 123456789, damaged[1] = 100;
     snprintf(said, sizeof(said),
              "note: skipped checkpoint 123456789: %s/model_123456789.bin: block 3 is damaged\n"
              "note: skipped checkpoint 100: %s/model_00000100.bin: block 3 is damaged\n"
-             "note: skipped checkpoint 110: %s/state_00000110_00000.bin is not there\n",
+             "note: skipped checkpoint 110: %s/state_00000110_00000.bin is not there\n"
+             "note: checkpoint 120 is whole, though there is no DONE_00000120\n",
              folder(), folder(), folder());
-    CHECK(newest(&f, said) == 90);
+    CHECK(newest(&f, said) == 120);
     CHECK(f.num_damaged == 2 && strstr(f.damage, "model_123456789.bin"));
     CHECK(has_checkpoint(100) && has_checkpoint(123456789)); // they are left alone
     free(f.damaged);
     memset(damaged, 0, sizeof(damaged));
+    unit_clean();
+}
+
+// A kill just before DONE, or a copy without empty files
+static void a_checkpoint_that_lacks_its_DONE_alone_is_taken(void) {
+    RunFolder f = {"", -1, NULL, 0, ""};
+    RunFolderScan scan;
+    const char* said = "note: checkpoint 120 is whole, though there is no DONE_00000120\n";
+    put_checkpoint(100), put("model_00000120.bin"), put("state_00000120_00000.bin");
+    put("model_00000140.bin"), put("state_00000140_00000.bin"), damaged[0] = 140;
+    CHECK(newest(&f, said) == 120 && !there("DONE_00000120")); // nothing is written yet
+    check(run_folder_scan(&scan, folder()));
+    CHECK(run_folder_newest(&f, &scan, verify) == 120);
+    check(run_folder_clean(&scan, 120));
+    run_folder_scan_free(&scan);
+    CHECK(checkpoints_are("120 100") && count() == 6); // what a kill left of 140 is gone
+    put_checkpoint(130), put("model_00000125.bin"), put("state_00000125_00000.bin");
+    damaged[0] = 0;
+    CHECK(newest(&f, "") == 130); // 125 is older, and goes
     unit_clean();
 }
 
@@ -375,6 +395,7 @@ int main(void) {
     folders_that_are_none();
     a_log_of_no_step_is_no_run();
     the_newest_whole_checkpoint_is_taken();
+    a_checkpoint_that_lacks_its_DONE_alone_is_taken();
     what_cannot_be_opened_is_not_passed_over();
     what_a_killed_run_left_goes();
     what_somebody_took_apart_stays();

@@ -450,6 +450,14 @@ mv "$dir/only/model_00000040.bin" "$dir/my_model.bin"
 check "where it is the only one, the run does not begin anew" fails_with \
     "holds a run (parts of a checkpoint, main.log): files of checkpoint 40 are missing; put them back" "${again[@]}" -o "$dir/only"
 
+rm "$dir/only/"*.bin
+check "nor where DONE is all that is left" fails_with "files of checkpoint 40 are missing; put them back" "${again[@]}" -o "$dir/only"
+copy undone 00000020 00000040
+rm "$dir"/undone/DONE_*
+check "a run whose checkpoints have lost DONE goes on" run undone "${again[@]}"
+check "from the newest whole one" grep -qF "note: checkpoint 40 is whole, though there is no DONE_00000040" "$dir/undone.log"
+for file in DONE_00000040 model_00000040.bin main.log; do check "and has the same $file" same whole undone $file; done
+
 copy begun
 check "a run that was killed before its first checkpoint begins anew" run begun "${again[@]}"
 check "it is the same run" same whole begun main.log
