@@ -352,7 +352,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
         evalloader_check_vocab(&t->hellaswag, V);
     }
     if (trainer_has_tokenizer(t)) { tokenizer_load_to_decode(&t->tokenizer, t->tokenizer_path, V); }
-    if (o->documents && !t->tokenizer.ready && V != GPT2_VOCAB_SIZE) {
+    if (o->documents && !t->tokenizer.ready && (V != GPT2_VOCAB_SIZE || o->typed[CLI_INDEX_tokenizer])) {
         fatal("--documents %d: the token that begins a document is unknown without a tokenizer of %d tokens; "
               "--tokenizer names one",
               o->documents, V);
@@ -460,7 +460,7 @@ static inline void trainer_open(Trainer* t) {
     trainer_warn_of_tokens_(t, config, source);
     if (o->plan) { exit(trainer_print_plan_(t)); }
     check(gpt2_numerics(&numerics, config, trainer_settings(t), o->batch, o->time));
-    run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps);
+    run_start_describe(&t->start, o, config, &numerics, &t->train, &t->val, t->num_steps, t->tokenizer.eot_token);
     run_start_compare(&t->start, o);
 
     trainer_build_model(t, config, source);

@@ -269,9 +269,10 @@ static inline void run_start_describe_numerics_(RunIdentity* id, const GPT2Numer
     }
 }
 
-// Fills in the identity of this run. `config` is the model's, `numerics` is from gpt2_numerics.
+// Fills in the identity of this run. `config` is the model's, `numerics` is from gpt2_numerics; `separator` is the token with
+// which a document begins, the tokenizer's.
 static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config config, const GPT2Numerics* numerics,
-                                      const DataLoader* train, const DataLoader* val, int num_steps) {
+                                      const DataLoader* train, const DataLoader* val, int num_steps, int separator) {
     RunIdentity* id = &s->identity;
     run_identity_line(id, IDENTITY_FREE, "format", "1");
     run_identity_flags(id, o, 0);
@@ -279,6 +280,7 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     if (o->gelu_fusion > 0) { // else -r does not change a bit
         run_identity_line(id, IDENTITY_RESULT, "--recompute", "%d", o->recompute);
     }
+    if (o->documents) { run_identity_line(id, IDENTITY_RESULT, "documents-begin-with", "token %d", separator); }
     run_identity_sum_order(id, o->sum_order, comm_size(s->comm));
     run_start_describe_model_(s, o, config);
     run_start_describe_numerics_(id, numerics);

@@ -36,7 +36,7 @@ static void open_start(Comm* c, RunStart* s, DataLoader* data) {
     const HostAlloc host_memory = {NULL, NULL};
     dataloader_open(data, unit_path(data_name), 2, 4, 1, 42, V, host_memory);
     run_start_open(s, &options, c);
-    run_start_describe(s, &options, config, &numerics, data, data, num_steps);
+    run_start_describe(s, &options, config, &numerics, data, data, num_steps, 50256);
     run_start_compare(s, &options);
 }
 

@@ -46,6 +46,21 @@ check "a run of documents does not go on without" refuses "^note: --documents: t
 check "--documents 3 is refused" refuses "^error: .*documents" --documents 3
 check "a vocabulary without a tokenizer is refused" refuses "^error: --documents 1: the token that begins a document is unknown without a tokenizer of 300 tokens" \
     --vocab-size 300 --documents 1
+# a tokenizer of 300 tokens, of which TOKEN begins a document
+tokenizer() { # TOKEN
+    "$python" -c "
+import struct, sys
+sys.stdout.buffer.write(struct.pack('<256i', 20240328, 2, 300, $1, *[0] * 252) + b'\1x' * 300)" >"$dir/begin_$1.bin"
+    echo "$dir/begin_$1.bin"
+}
+of_300=(--vocab-size 300 --documents 1)
+check "a tokenizer's token" train token10 "${of_300[@]}" --tokenizer "$(tokenizer 10)"
+check "another one's" train token32 "${of_300[@]}" --tokenizer "$(tokenizer 32)"
+check "begins other documents" differ token10 token32
+check "a run does not go on with it" refuses "^note: documents-begin-with: the checkpoint has token 10, this run token 32 (changes the result)" \
+    -x 12 -n 4 -o "$dir/token10" -y 1 --tokenizer "$dir/begin_32.bin"
+check "a tokenizer that is not there is no other" refuses "^error: --documents 1: the token that begins a document is unknown without a tokenizer of 50257" \
+    --vocab-size 50257 --documents 1 --tokenizer "$dir/none.bin"
 noted() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 1 --positions document 2>&1 | grep -q "positions.*without --documents"; }
 check "--positions alone is noted" noted
 
