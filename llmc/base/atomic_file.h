@@ -28,6 +28,7 @@ static struct {
     int state;
     char path[TEMPORARY_PATH];
 } temporary_files[TEMPORARY_FILES];
+static int temporary_ending; // 1: the process ends, and other threads' files go as soon as they are there
 
 // Adds a path; returns its slot, or -1 if all are taken or the path is too long: then it would not be unlinked.
 static inline int temporary_add(const char* path) {
@@ -49,8 +50,9 @@ static inline void temporary_remove(int slot) {
     if (slot >= 0) { __atomic_store_n(&temporary_files[slot].state, TEMPORARY_FREE, __ATOMIC_RELEASE); }
 }
 
-// Unlinks all of them; async-signal-safe. A thread that still writes one writes to an unlinked file.
+// Unlinks all of them, when the process ends; async-signal-safe. A thread that still writes one writes to an unlinked file.
 static inline void temporary_unlink_all(void) {
+    __atomic_store_n(&temporary_ending, 1, __ATOMIC_SEQ_CST);
     for (int i = 0; i < TEMPORARY_FILES; i++) {
         if (__atomic_load_n(&temporary_files[i].state, __ATOMIC_ACQUIRE) == TEMPORARY_NAMED) {
             unlink(temporary_files[i].path);
@@ -101,6 +103,7 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     snprintf(a->temporary, sizeof(a->temporary), "%s.tmp", path);
     a->slot = temporary_add(a->temporary);
     a->file = fopen(a->temporary, "wb");
+    if (a->file != NULL && __atomic_load_n(&temporary_ending, __ATOMIC_SEQ_CST)) { unlink(a->temporary); }
     if (a->file != NULL) { return STATUS_OK; }
     temporary_remove(a->slot);
     return atomic_fail_(a, "open");

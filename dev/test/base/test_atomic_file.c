@@ -187,6 +187,15 @@ static void a_probe_tells_what_saving_would(void) {
     CHECK(rmdir(folder) == 0); // nothing is left
 }
 
+// A thread may begin a file when another has ended the run.
+static void what_begins_while_the_process_ends_is_not_left(void) {
+    AtomicFile file;
+    temporary_unlink_all();
+    CHECK(atomic_open(&file, unit_path("late.bin")) == STATUS_OK && atomic_write(&file, "x", 1) == STATUS_OK);
+    CHECK(!file_exists(unit_path("late.bin.tmp")));
+    atomic_abandon(&file);
+}
+
 int main(void) {
     files_are_whole_or_not_at_all();
     abandoning_keeps_what_was_there();
@@ -198,5 +207,6 @@ int main(void) {
     a_missing_fsync_is_passed_over();
     a_failed_call_is_no_missing_one();
     a_probe_tells_what_saving_would();
+    what_begins_while_the_process_ends_is_not_left(); // the last: no file can be made from here on
     return unit_end();
 }
