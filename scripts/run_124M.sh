@@ -93,9 +93,10 @@ fi
 
 run=$folder/run
 if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
-    had=("$(cat "$folder/minutes")" "$(cat "$folder/flags")")
-    [ "${asked:-${had[0]}}" = "${had[0]}" ] || fail "--minutes $asked: the run in $folder has ${had[0]}; name another folder"
-    [ $# = 0 ] || [ "$*" = "${had[1]}" ] || fail "-- $*: the run in $folder has ${had[1]:-no flags}; name another folder"
+    [ -z "$asked" ] || [ "$asked" = "$(cat "$folder/minutes")" ] ||
+        fail "--minutes $asked: the run in $folder has $(cat "$folder/minutes"); name another folder"
+    had=$(cat "$folder/flags")
+    [ $# = 0 ] || [ "$*" = "$had" ] || fail "-- $*: the run in $folder has ${had:-no flags}; name another folder"
     echo "== goes on from the newest checkpoint of $run"
     settings=(-o "$run" -y 1)
     steps=$(cat "$folder/steps")

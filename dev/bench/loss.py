@@ -183,8 +183,9 @@ def report(rows):
         lines.append(difference_line(arm, pairs, margin) if pairs else f"{arm}: no run as long as the baseline's")
         most = max((len(found) for _, found in runs), default=0)
         whole = [(own, found) for own, found in runs if len(found) == most]
-        if len(whole) < len(runs):
-            lines.append(f"    of {len(runs) - len(whole)} seeds not all lengths are measured: they have no ratio")
+        missing = [own["seed"] for own, found in runs if len(found) < most]
+        if missing:
+            lines.append(f"    not all lengths are measured, so not in the ratio: seed {', '.join(missing)}")
         if runs and all(math.isfinite(loss) for _, loss in pairs):
             lines.append(ratio_line(whole))
     if len({row["commit"] for row in rows}) > 1:
@@ -246,9 +247,8 @@ class Arm:
         self.program = []
         if self.flags and not self.flags[0].startswith("-"):
             path = self.flags.pop(0)
-            path = (
-                path if os.sep in path else os.path.join(os.curdir, path)
-            )  # without a folder it would be sought in PATH
+            if os.sep not in path:  # else it would be looked up in PATH
+                path = os.path.join(os.curdir, path)
             self.program = [sys.executable, path] if path.endswith(".py") else [path]
             if not (os.path.isfile(path) and (path.endswith(".py") or os.access(path, os.X_OK))):
                 raise argparse.ArgumentTypeError(f"'{text}' names a program, {path}, that is not there")
@@ -457,7 +457,7 @@ def measure(args, provenance):
 def check_plot(path):
     """Ends with one line where no plot can be written, before anything is measured."""
     if path and not path.endswith((".svg", ".png")):
-        fail(f"--plot {path}: a name that ends in .svg or .png")
+        fail(f"--plot {path}: must end in .svg or .png")
     if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         fail(f"--plot {path}: there is no such folder")
     if path and importlib.util.find_spec("matplotlib") is None:
@@ -508,7 +508,7 @@ def main():
     if args.arm and not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make {os.path.basename(args.trainer)}")
     if args.arm and not (os.path.isfile(args.trainer) and os.access(args.trainer, os.X_OK)):
-        fail(f"--trainer {args.trainer}: it is no program")
+        fail(f"--trainer {args.trainer}: not a program")
     args.trainer = args.trainer if os.sep in args.trainer else os.path.join(os.curdir, args.trainer)
     folder = os.path.dirname(args.output) or os.curdir
     if args.arm and os.path.isdir(folder) and not os.access(folder, os.W_OK):

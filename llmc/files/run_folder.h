@@ -239,8 +239,8 @@ static inline int folder_adopt_(RunFolderScan* scan, int above, Status (*verify)
         status_clear();
         if (verify(scan->path, step) != STATUS_OK) { continue; }
         snprintf(done, sizeof(done), "DONE_%08d", step);
-        printf("note: checkpoint %d is whole, though there is no %s\n", step, done);
         if (folder_add_(scan, done) != STATUS_OK) { return -1; }
+        printf("note: checkpoint %d is whole, though there is no %s\n", step, done);
         qsort(scan->files, scan->num_files, sizeof(FolderFile), folder_compare_);
         return step;
     }
@@ -335,13 +335,13 @@ static inline const char* folder_leftover_(const RunFolderScan* scan, const Fold
     return abandoned ? "its checkpoint was not completed" : NULL;
 }
 
-// Writes the DONE of a checkpoint that was found whole without it.
+// Writes the DONE of a checkpoint that was found whole without it; one that is there stays as it is.
 static inline Status folder_write_done_(const RunFolderScan* scan, const FolderFile* f) {
     char file[1024 + 64];
     snprintf(file, sizeof(file), "%s/%s", scan->path, f->name);
-    const int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) { return status_fail("cannot write %s: %s", file, strerror(errno)); }
-    close(fd);
+    const int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0 && errno != EEXIST) { return status_fail("cannot write %s: %s", file, strerror(errno)); }
+    if (fd >= 0) { close(fd); }
     return STATUS_OK;
 }
 

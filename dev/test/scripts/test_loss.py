@@ -242,7 +242,7 @@ def test_seeds_without_all_lengths_have_no_ratio(_):
     *_, ratio = loss.report(rows)
     for incomplete in ([(1000, 2.9)], [(500, 3.0)]):
         *_, left, said = loss.report(rows + rows_of("arm", 3, incomplete))
-        assert left == "    of 1 seeds not all lengths are measured: they have no ratio" and said == ratio, (left, said)
+        assert left == "    not all lengths are measured, so not in the ratio: seed 3" and said == ratio, (left, said)
 
 
 # ----------------------------------------------------------------------------
@@ -415,8 +415,8 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=-b 0",), "--arm a must have -b, -t and -d, as numbers above 0"),
         (["--steps", "4"], ("a=-l '",), "'a=-l '': No closing quotation"),
         (["--steps", "4"], ("a=dev -l 1",), "names a program, ./dev, that is not there"),
-        (["--steps", "4", "--trainer", "dev"], ("a=",), "--trainer dev: it is no program"),
-        (["--steps", "4", "--plot", "a.xyz"], ("a=",), "--plot a.xyz: a name that ends in .svg or .png"),
+        (["--steps", "4", "--trainer", "dev"], ("a=",), "--trainer dev: not a program"),
+        (["--steps", "4", "--plot", "a.xyz"], ("a=",), "--plot a.xyz: must end in .svg or .png"),
         (["--steps", "4", "--gpus", "3"], ("a=",), "--gpus 3: nvidia-smi shows 2 here"),
         (["--steps", "4", "--plot", "no/such/a.svg"], ("a=",), "--plot no/such/a.svg: there is no such folder"),
     ):
