@@ -10,8 +10,8 @@ the tensors of a shape and their reference:
     Trial(s, timed)                         allocates; timed: for a race, not for the sweep
     fill(pattern, seed)                     inputs, and what must come of them
     check(config, what, at_once)            a Verdict; ends the program if the configuration is wrong
-    scratch_bytes(config), set_bytes(), work()
-    rotate(sets, scratch_bytes), launch(config, set, stream)    after fill(): the sets of tensors of a race
+    scratch_bytes(config), set_bytes()
+    rotate(sets, scratch_bytes), work(), launch(config, set, stream)    after check(): a race's sets of tensors, and its work
 */
 #ifndef ATTENTION_ATTENTION_BENCH_H
 #define ATTENTION_ATTENTION_BENCH_H
@@ -138,10 +138,10 @@ template <class Trial> static void bench(const typename Trial::Variant& v, const
     race.columns = "direction,variant,precision,B,T,NH,HS";
     race.values = std::string(Trial::name) + "," + v.name + "," + PRECISION_NAME;
     for (int size : {s.B, s.T, s.NH, s.HS}) { race.values += "," + std::to_string(size); }
-    race.work = trial.work();
     race.sets = bench_sets(gpu, (double)trial.set_bytes());
     race.unit = Trial::unit;
     trial.rotate(race.sets, scratch_bytes);
+    race.work = trial.work();
     run_race(o, gpu, race, racers);
 }
 

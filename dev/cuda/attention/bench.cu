@@ -321,8 +321,13 @@ template <class Direction> struct AttentionTrial {
         }
         return Direction::flops * s.NH * s.HS * squares;
     }
+    // In a race each row has documents of its own: what balances the work of CTAs would not be seen otherwise.
     void rotate(int count, size_t scratch_bytes) {
         const Buffer scratch = buffer_allocate(scratch_bytes);
+        if (r.starts) {
+            const std::vector<int> starts = document_starts(s.documents, s.B, s.T);
+            cuda_check(cudaMemcpy(r.starts, starts.data(), starts.size() * sizeof(int), cudaMemcpyHostToDevice));
+        }
         for (int n = 1; n < count; n++) {
             sets.push_back(tensors_allocate(s, backward));
             sets[n].starts = r.starts;
