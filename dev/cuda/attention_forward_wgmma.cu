@@ -4,8 +4,8 @@ FlashAttention forward on Hopper: wgmma fed by TMA, a warpgroup of producers and
 A CTA takes tiles of Br query rows of one head; each consumer owns 64 of the rows and iterates over the key blocks from its
 own diagonal down to the first. Against mma:
 - S = Q K^T of the next key block and O += P V of this one are in flight together; P is the register operand A of O += P V.
-- Persistent CTAs and a static tile scheduler: Q, K and V of the next tile are loaded while this one's O is stored; K and V of
-  a short tile that follows a longer one of its head are still in shared memory.
+- Persistent CTAs and a static tile scheduler, longest first: Q, K and V of the next tile are loaded while this one's O is
+  stored; K and V of a short tile that follows a longer one of its head are still in shared memory.
 - A consumer stops at its own diagonal and takes the diagonal block at half width where that is enough. Consumers swap rows
   from tile to tile, so that one with less work in this tile runs ahead into the next.
 - O is rescaled only when a row's maximum has grown by more than 8 / log2(e) since it was last adopted; so P < 2^8. As the
@@ -23,6 +23,7 @@ namespace wgmma {
 using namespace hopper;
 
 constexpr int WARPGROUP_ROWS = 64; // query rows of a consumer: M of wgmma
+constexpr int LISTED = 512;        // items of a CTA that a list has room for, and its end
 
 // A configuration: head size, consumer warpgroups, keys of a block, pipeline stages, and whether consumers ping-pong: while one
 // issues its GEMMs, the others compute their softmax (FlashAttention-3, section 3.1).
@@ -60,6 +61,7 @@ template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG, bool DOCUM
         PostedRows rows[row_stages][warpgroups];
         Mbarrier Q_full[warpgroups], Q_empty[warpgroups];
         Mbarrier K_full[stages], K_empty[stages], V_full[stages], V_empty[stages];
+        int list[documents ? LISTED : 1]; // the CTA's items (list_tiles)
     };
     static constexpr size_t shared_bytes = sizeof(Shared);
 
@@ -86,11 +88,21 @@ struct ForwardProblem {
     // Heads of a section: as many as keep their K and V in L2. The last section may have fewer.
     Divisor section_heads, last_heads;
     Divisor section_tiles, NH;
+    int listed; // with documents: whether CTAs list their items
+};
+
+// A tile in a list
+struct ListedTile {
+    int head, i;
+    static constexpr int NONE = -1, I_BITS = 12;
+    __host__ __device__ int packed() const { return head << I_BITS | i; }
+    __host__ __device__ static ListedTile unpacked(int tile) { return {tile >> I_BITS, tile & ((1 << I_BITS) - 1)}; }
 };
 
 // Static persistent tile scheduler: the sequence of query tiles (head, i) of one CTA. Each of its two producers runs a copy;
 // consumers read their rows from shared memory. CTAs take the items in serpentine order: from the first CTA to the last in even
-// rounds, backwards in odd ones. So every CTA gets nearly the same number of keys.
+// rounds, backwards in odd ones. So every CTA gets nearly the same number of keys. Of several documents in a row, the items are
+// tiles, those with the most key blocks first: a CTA has a list of its own (list_tiles).
 //
 // The second tile of an item needs the last key blocks of the first one. Where all of them fit the ring of stages, they are not
 // loaded again: the first tile does not release them, and the second one steps back in the ring.
@@ -103,24 +115,40 @@ template <class C> struct TileScheduler {
     int resident = 0; // key blocks of this tile that are in the ring: all or none
     int kept;         // key blocks 0 .. kept - 1 stay in the ring for the next tile
 
-    __host__ __device__ TileScheduler(const ForwardProblem& p, int cta) : p(p), cta(cta) { decode(); }
+    __host__ __device__ TileScheduler(const ForwardProblem& p, int cta, const int* list = nullptr) : p(p), cta(cta) {
+        decode(list);
+    }
+    // list: with documents, the CTA's; read each time, because registers are few
+    static __host__ __device__ bool is_listed(const int* list) {
+        return C::documents && list && list[0] != ListedTile::NONE;
+    }
     __host__ __device__ static int tiles_per_head(int T) { return CEIL_DIV(T, C::Br); }
-    __host__ __device__ int item() const { return round * p.ctas + (round % 2 == 0 ? cta : p.ctas - 1 - cta); }
-    __host__ __device__ bool valid() const { return item() < p.items; }
-    __host__ __device__ void advance() {
+    static __host__ __device__ int item(const ForwardProblem& p, int cta, int round) {
+        return round * p.ctas + (round % 2 == 0 ? cta : p.ctas - 1 - cta);
+    }
+    __host__ __device__ int item() const { return item(p, cta, round); }
+    __host__ __device__ bool valid(const int* list = nullptr) const {
+        return is_listed(list) ? list[round] != ListedTile::NONE : item() < p.items;
+    }
+    __host__ __device__ void advance(const int* list = nullptr) {
         n++;
         resident = kept;
         if (second >= 0) {
             i = second, second = -1, kept = 0;
         } else {
             round++;
-            decode();
+            decode(list);
         }
     }
-    __host__ __device__ void decode() { // the first tile of item()
+    __host__ __device__ void decode(const int* list) { // the first tile of item()
         const int tiles = tiles_per_head(p.T);
         int index = item();
         second = -1, kept = 0;
+        if (is_listed(list)) {
+            const ListedTile tile = ListedTile::unpacked(list[round]);
+            head = tile.head, i = tile.i;
+            return;
+        }
         if (index < p.pairs) {
             head = p.head_pairs.quotient(index);
             int pair = index - head * p.head_pairs.d;
@@ -157,6 +185,74 @@ template <class C> struct TileScheduler {
         return C::documents ? starts[(int64_t)b() * p.T + max(i * C::Br - p.missing_rows, 0)] / C::Bc : 0;
     }
 };
+
+// What the tiles of all rows of the batch are sorted by, largest first: their key blocks, then their place in the batch, `entry`
+// (batch row times tiles, and tile). The heads of a row have the same.
+constexpr int SORTED = 4096; // tiles of the batch that K's stages have room for
+__host__ __device__ inline int sort_key(int blocks, int entry) { return blocks * SORTED + SORTED - 1 - entry; }
+
+// Item `round` of the CTA, of the tiles in the order of sorted[], each with its heads one after the other; or NONE
+template <class C>
+__host__ __device__ inline int listed_item(const ForwardProblem& p, int cta, int round, const int* sorted) {
+    const int tiles = TileScheduler<C>::tiles_per_head(p.T), item = TileScheduler<C>::item(p, cta, round);
+    if (item >= p.heads * tiles) { return ListedTile::NONE; }
+    const int rank = p.NH.quotient(item), entry = SORTED - 1 - sorted[rank] % SORTED;
+    return ListedTile{entry / tiles * p.NH.d + p.NH.remainder(item), entry % tiles}.packed();
+}
+
+// Lists pay where there is a tile of each kind: one that does not begin with its row's first key block, and one with the keys
+// of two tiles or more.
+__host__ __device__ inline bool is_cut(int first) { return first > 0; }
+template <class C> __host__ __device__ inline bool is_long(int blocks) { return blocks >= 2 * C::Br / C::Bc; }
+
+// A bitonic network sorts 2^k numbers, the largest first: for size = 2, 4, ..., 2^k, and in it for apart = size / 2, ..., 2, 1,
+// the pairs 0 .. 2^k / 2 - 1, side by side.
+__host__ __device__ inline int padded_to_sort(int n) {
+    int padded = 1;
+    while (padded < n) { padded *= 2; }
+    return padded;
+}
+__host__ __device__ inline void sort_pair(int* x, int pair, int size, int apart) {
+    const int i = 2 * pair - (pair & (apart - 1)), low = x[i], high = x[i + apart];
+    const bool ascending = (i & size) != 0;
+    if ((low < high) != ascending) { x[i] = high, x[i + apart] = low; }
+}
+
+// All threads: the CTA's list, or where that does not pay its end alone. K's stages hold the tiles of all rows meanwhile.
+template <class C>
+__device__ inline void list_tiles(typename C::Shared& s, const ForwardProblem& p, const int* starts) {
+    if (!p.listed) {
+        if (threadIdx.x == 0) { s.list[0] = ListedTile::NONE; }
+        return;
+    }
+    static_assert(sizeof(s.K) >= SORTED * sizeof(int), "K's stages have no room for the tiles");
+    const int tiles = TileScheduler<C>::tiles_per_head(p.T), entries = p.NH.quotient(p.heads) * tiles,
+              padded = padded_to_sort(entries);
+    int* const sorted = reinterpret_cast<int*>(&s.K);
+    bool some_cut = false, some_long = false;
+    for (int entry = threadIdx.x; entry < padded; entry += C::threads) {
+        sorted[entry] = 0;
+        if (entry >= entries) { continue; }
+        TileScheduler<C> tile(p, 0);
+        tile.head = entry / tiles * p.NH.d, tile.i = entry % tiles;
+        const int first = tile.first_block(starts), needed = tile.key_blocks() - first;
+        sorted[entry] = sort_key(needed, entry);
+        some_cut = some_cut || is_cut(first), some_long = some_long || is_long<C>(needed);
+    }
+    const bool cut = __syncthreads_or(some_cut), uneven = __syncthreads_or(some_long);
+    for (int size = 2; size <= padded && cut && uneven; size *= 2) {
+        for (int apart = size / 2; apart > 0; apart /= 2) {
+            for (int pair = threadIdx.x; pair < padded / 2; pair += C::threads) {
+                sort_pair(sorted, pair, size, apart);
+            }
+            __syncthreads();
+        }
+    }
+    for (int n = threadIdx.x; n < LISTED; n += C::threads) {
+        s.list[n] = cut && uneven ? listed_item<C>(p, blockIdx.x, n, sorted) : ListedTile::NONE;
+    }
+    fence_proxy_async(); // TMA writes K's stages next
+}
 
 // The online softmax of a thread's two rows, lane/4 and lane/4 + 8 of its warp's 16. S is a wgmma accumulator (64, 2N), of
 // which the thread has S[N]; element i is in row i / 2 % 2.
@@ -232,7 +328,7 @@ template <int N> __host__ __device__ inline void mask_row(float (&S)[N], int h, 
 template <class C> __device__ inline void produce_kv(typename C::Shared& s, const CUtensorMap* qkv,
                                                      const ForwardProblem& p, const int* starts) {
     PipelineState<C::stages> state;
-    for (TileScheduler<C> tile(p, blockIdx.x); tile.valid(); tile.advance()) {
+    for (TileScheduler<C> tile(p, blockIdx.x, s.list); tile.valid(s.list); tile.advance(s.list)) {
         if (tile.resident > 0) { continue; }
         int b = tile.b(), h = tile.h();
         const int first = tile.first_block(starts);
@@ -258,8 +354,8 @@ template <class C> __device__ inline void produce_kv(typename C::Shared& s, cons
 // tells it which they are: consumers do not run the scheduler.
 template <class C> __device__ inline void produce_q(typename C::Shared& s, const CUtensorMap* qkv,
                                                     const ForwardProblem& p, const int* starts) {
-    TileScheduler<C> tile(p, blockIdx.x);
-    for (; tile.valid(); tile.advance()) {
+    TileScheduler<C> tile(p, blockIdx.x, s.list);
+    for (; tile.valid(s.list); tile.advance(s.list)) {
         const int head = tile.head, b = tile.b(), h = tile.h(), tile_blocks = tile.key_blocks();
         const int first_tile_block = tile.first_block(starts);
 #pragma unroll(C::documents ? 1 : C::warpgroups) // the registers of a producer are few
@@ -585,6 +681,7 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
         }
         fence_mbarrier_init();
     }
+    if constexpr (C::documents) { list_tiles<C>(s, p, starts); }
     __syncthreads();
     int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
@@ -622,8 +719,12 @@ template <class C> ForwardProblem forward_problem(int B, int T, int NH, int num_
               last_heads = single_heads - (sections - 1) * section_heads;
     const int head_pairs = CEIL_DIV(tiles, 2), pairs = paired_heads * head_pairs, items = pairs + single_heads * tiles;
     const int missing_rows = tiles * C::Br - CEIL_DIV(T, WARPGROUP_ROWS) * WARPGROUP_ROWS;
+    // A list has an end, and so has the room for what is sorted. Of short rows no tile is long enough, and neighbours in a list
+    // share less of L2.
+    const int64_t entries = (int64_t)B * tiles, rounds = CEIL_DIV(entries * NH, (int64_t)ctas);
+    const bool listed = C::documents && T >= 2048 && rounds < LISTED && entries <= SORTED;
     return {T,        heads,      ctas,          missing_rows, paired_heads,          pairs, items,
-            sections, head_pairs, section_heads, last_heads,   section_heads * tiles, NH};
+            sections, head_pairs, section_heads, last_heads,   section_heads * tiles, NH,    listed};
 }
 
 template <class C> void launch_forward_documents(floatX* out, float* l, float* m, const floatX* qkv, const int* starts,

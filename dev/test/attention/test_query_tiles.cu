@@ -24,13 +24,40 @@ struct Read {
     bool release;
 };
 
+// The CTA's list, as list_tiles() makes it, of starts (B,T)
+template <class C> static std::vector<int> list_of(const wgmma::ForwardProblem& p, int cta, const int* starts) {
+    const int tiles = wgmma::TileScheduler<C>::tiles_per_head(p.T), entries = p.heads / p.NH.d * tiles;
+    std::vector<int> list(wgmma::LISTED, (int)wgmma::ListedTile::NONE), sorted;
+    bool cut = false, uneven = false;
+    for (int entry = 0; entry < entries && p.listed; entry++) {
+        wgmma::TileScheduler<C> tile(p, 0);
+        tile.head = entry / tiles * p.NH.d, tile.i = entry % tiles;
+        const int first = tile.first_block(starts), needed = tile.key_blocks() - first;
+        sorted.push_back(wgmma::sort_key(needed, entry));
+        cut = cut || wgmma::is_cut(first), uneven = uneven || wgmma::is_long<C>(needed);
+    }
+    const int padded = p.listed ? wgmma::padded_to_sort(entries) : 0;
+    sorted.resize(padded);
+    for (int size = 2; size <= padded; size *= 2) {
+        for (int apart = size / 2; apart > 0; apart /= 2) {
+            for (int pair = 0; pair < padded / 2; pair++) { wgmma::sort_pair(sorted.data(), pair, size, apart); }
+        }
+    }
+    for (int n = 0; n < wgmma::LISTED && cut && uneven; n++) {
+        list[n] = wgmma::listed_item<C>(p, cta, n, sorted.data());
+    }
+    return list;
+}
+
 // Whether the CTA's consumers, each at its own pace, find every key block in its stage and the producer never waits for ever.
 // With documents, also that a tile has the key blocks of all its rows, and the first of them is needed.
 template <class C> static bool ring_holds(const wgmma::ForwardProblem& p, int cta, const int* starts) {
     std::vector<Ring::Block> loads;
     std::vector<Read> reads; // the same for all consumers: who skips a block releases it, too
     hopper::PipelineState<C::stages> state;
-    for (wgmma::TileScheduler<C> tile(p, cta); tile.valid(); tile.advance()) {
+    const std::vector<int> own = C::documents ? list_of<C>(p, cta, starts) : std::vector<int>();
+    const int* const list = C::documents ? own.data() : nullptr;
+    for (wgmma::TileScheduler<C> tile(p, cta, list); tile.valid(list); tile.advance(list)) {
         const int first = tile.first_block(starts);
         if (tile.kept > C::stages || (C::documents && tile.kept + tile.resident != 0)) { return false; }
         int first_key = p.T; // of the tile's rows
@@ -75,12 +102,18 @@ template <class C> static bool ring_holds(const wgmma::ForwardProblem& p, int ct
     return loaded == loads.size();
 }
 
-// Whether each tile is taken once.
-template <class C> static bool every_tile_is_taken(const wgmma::ForwardProblem& p) {
+// Whether each tile is taken once; of listed ones, those with more key blocks before the others.
+template <class C> static bool every_tile_is_taken(const wgmma::ForwardProblem& p, const int* starts = nullptr) {
     const int tiles = wgmma::TileScheduler<C>::tiles_per_head(p.T);
     std::vector<int> taken((size_t)p.heads * tiles);
     for (int cta = 0; cta < p.ctas; cta++) {
-        for (wgmma::TileScheduler<C> tile(p, cta); tile.valid(); tile.advance()) {
+        const std::vector<int> own = starts ? list_of<C>(p, cta, starts) : std::vector<int>();
+        const int* const list = starts ? own.data() : nullptr;
+        int before = INT_MAX;
+        for (wgmma::TileScheduler<C> tile(p, cta, list); tile.valid(list); tile.advance(list)) {
+            const int blocks = tile.key_blocks() - (starts ? tile.first_block(starts) : 0);
+            if (list && list[0] != wgmma::ListedTile::NONE && blocks > before) { return false; }
+            before = blocks;
             if (tile.head < 0 || tile.head >= p.heads || tile.i < 0 || tile.i >= tiles) { return false; }
             taken[(size_t)tile.head * tiles + tile.i]++;
         }
@@ -99,6 +132,7 @@ template <class C> static bool check_configuration(int heads, int T, int num_sms
         typedef typename C::WithDocuments D;
         const wgmma::ForwardProblem d = wgmma::forward_problem<D>(1, T, heads, num_sms);
         const std::vector<int> starts = document_starts(lengths, 1, T);
+        holds = holds && every_tile_is_taken<D>(d, starts.data());
         for (int cta = 0; cta < d.ctas && holds; cta += 1 + d.ctas / 3) {
             holds = ring_holds<D>(d, cta, starts.data());
         }
@@ -118,6 +152,23 @@ template <class C> static void shares(const wgmma::ForwardProblem& p, double* bu
         most = max(most, blocks), all += blocks;
     }
     *busiest = (double)most * p.ctas / all, *loads = (double)loaded / all;
+}
+
+// The key blocks of the busiest CTA to those of the average one, of rows of documents
+template <class C> static double busiest_of_documents(int B, int T, int NH, int lengths) {
+    const wgmma::ForwardProblem p = wgmma::forward_problem<C>(B, T, NH, 132);
+    const std::vector<int> starts = document_starts(lengths, B, T);
+    int64_t most = 0, all = 0;
+    CHECK(p.listed && every_tile_is_taken<C>(p, starts.data()));
+    for (int cta = 0; cta < p.ctas; cta++) {
+        const std::vector<int> list = list_of<C>(p, cta, starts.data());
+        int64_t blocks = 0;
+        for (wgmma::TileScheduler<C> tile(p, cta, list.data()); tile.valid(list.data()); tile.advance(list.data())) {
+            blocks += tile.key_blocks() - tile.first_block(starts.data());
+        }
+        most = max(most, blocks), all += blocks;
+    }
+    return (double)most * p.ctas / all;
 }
 
 // Whether each thread's rows of a (64, 128) tile of scores see their document up to the diagonal, and nothing else. Rows begin
@@ -186,5 +237,17 @@ int main(void) {
     shares<ForwardTiles<128, 3, 64, 4, false>>(
         wgmma::forward_problem<ForwardTiles<128, 3, 64, 4, false>>(16, 1024, 16, 132), &busiest, &loads);
     CHECK(busiest < 1.025 && loads < .92);
+    // 65536 tokens of documents as long as FineWeb's, with both tiles of heads of 64
+    for (int T : {2048, 4096, 8192, 16384}) {
+        for (int lengths : {512, 2048, (int)LOG_NORMAL}) {
+            if (lengths > T) { continue; }
+            const int B = 65536 / T;
+            const double wide = busiest_of_documents<ForwardTiles<64, 4, 64, 9, false, true>>(B, T, 12, lengths),
+                         narrow = busiest_of_documents<ForwardTiles<64, 3, 128, 5, true, true>>(B, T, 12, lengths);
+            if (!CHECK(wide < 1.04 && narrow < 1.03)) {
+                printf("    T %d, %d: %.3f, %.3f\n", T, lengths, wide, narrow);
+            }
+        }
+    }
     return unit_end();
 }
