@@ -624,7 +624,11 @@ template <class C> struct ForwardConsumer {
                 continue;
             }
             int position = row; // in the document
-            if constexpr (C::documents) { position = max(row - rows.last_start, 0); }
+            bool in_two_parts = row < two_part_rows(T);
+            if constexpr (C::documents) {
+                position = max(row - rows.last_start, 0);
+                in_two_parts = in_two_parts && rows.last_start == 0;
+            }
             OnlineSoftmax softmax(C::scale, position < newest_maximum_rows(T) ? 0 : RESCALE_THRESHOLD);
 #pragma unroll
             for (int i = 0; i < HS / 2; i++) { O[i] = 0; }
@@ -632,7 +636,7 @@ template <class C> struct ForwardConsumer {
             bool half = blocks * Bc > row + WARPGROUP_ROWS;
             if (C::documents && blocks - 1 == first_block()) { half = false; } // one key block: P is of all its keys
             float factor[2];
-            if (position < two_part_rows(T)) {
+            if (in_two_parts) {
                 int j = blocks - 1;
                 if (Bc > WARPGROUP_ROWS && half) { key_block_in_two_parts<WARPGROUP_ROWS>(softmax, j--, true); }
 #pragma unroll 1
