@@ -92,6 +92,11 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
         s->step = run_folder_newest(&s->folder, &s->scan, checkpoint_verify);
     }
     if (s->step >= 0) { check(checkpoint_read_identity(&s->before, o->output_dir, s->step)); }
+    if (s->step >= 0 && s->flags.text_bytes == 0) {
+        printf("note: -y 1: %s/main.flags is missing or empty: flags that are neither typed nor in the checkpoint (-i, "
+               "-j, -n, -v, -s, ...) have their defaults\n",
+               o->output_dir);
+    }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
         fatal("-o %s: no checkpoint is complete: %s; --overwrite begins anew, or name another folder", o->output_dir,

@@ -60,8 +60,13 @@ check "a run that is done is done" trains -o "$dir/bare" -y 1
 check "--plan takes them too" trains -o "$dir/bare" -y 1 --plan
 copy whole moved main.log
 check "a folder of an older version needs the data's names" refused "tiny_shakespeare_train.bin" -o "$dir/moved" -y 1
+check "which it says" says "note: -y 1: $dir/moved/main.flags is missing or empty: flags that are neither typed"
 check "and no more" trains -o "$dir/moved" -y 1 -i "$dir/text_train.bin" -j "$dir/text_val.bin" -v 5 -m 4 -n 10 -s 0
 check "to the same files" same whole moved
+copy whole moved main.log
+: >"$dir/moved/main.flags"
+check "an empty main.flags is said" refused "tiny_shakespeare_train.bin" -o "$dir/moved" -y 1
+check "too" says "note: -y 1: $dir/moved/main.flags is missing or empty"
 rm -rf "$dir/killed"
 mkdir "$dir/killed"
 cp "$dir/whole/main.flags" "$dir/killed"

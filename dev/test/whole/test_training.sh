@@ -415,6 +415,7 @@ check "--resume-anyway goes on" run other "${again[@]}" --seed 43 -x 41 --resume
 check "the run keeps its id" test "$(sed -n '1s/^s:0 run://p' "$dir/other/main.log")" = "$id"
 for split in train val; do cp "$dir/text_$split.bin" "$dir/moved_$split.bin"; done
 copy same 00000040
+cp "$dir/whole/main.flags" "$dir/same"
 check "moved data is the same, and what changes no result is not asked" "$trainer" "${again[@]}" -i "$dir/moved_train.bin" \
     -j "$dir/moved_val.bin" -n 7 -v 1 -m 2 -s 40 -r 0 -o "$dir/same" >"$dir/stdout"
 check "there is no note" without_note "$dir/stdout"
