@@ -97,12 +97,18 @@ static inline void trainer_check_options(Options* o, int processes) {
     if (o->overfit) { o->train_data = o->val_data; }
 }
 
-// Refuses patterns of which one takes in files of the other, where there are validations. The same files for both, which
+// Refuses tokens of two vocabularies, and patterns of which one takes in files of the other, where there are validations. The same files for both, which
 // nobody names by mistake, are noted.
 static inline void trainer_check_data_(const Trainer* t) {
     const Options* o = &t->options;
     const char* file = NULL;
     if (o->overfit || o->val_steps == 0) { return; }
+    int train = dataloader_vocab_size(o->train_data), val = dataloader_vocab_size(o->val_data);
+    if (train != 0 && val != 0 && train != val) {
+        fatal("-j %s holds tokens of a vocabulary of %d, -i %s of %d; make both with one tokenizer, or say -m 0 for no "
+              "validation",
+              o->val_data, val, o->train_data, train);
+    }
     size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
     if (shared == 0) { return; }
     if (shared < t->train.num_shards || shared < t->val.num_shards) {

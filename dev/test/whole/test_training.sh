@@ -564,6 +564,11 @@ check "-j takes in the training file" fails_with "both match $dir/glob/text_trai
     -i "$dir/glob/text_train.bin" -j "$everything"
 check "without a validation it may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/text_val.bin" -m 0 >/dev/null
 check "overfitting may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/text_val.bin" -a 1 >/dev/null
+"$python" -c 'import struct, sys
+sys.stdout.buffer.write(struct.pack("<256i", 20240520, 1, 5000, 300, *[0] * 252) + bytes(10000))' >"$dir/of_300.bin"
+check "-j of another vocabulary than -i" fails_with "-j $dir/text_val.bin holds tokens of a vocabulary of 256, -i $dir/of_300.bin of 300" \
+    "${short[@]}" -i "$dir/of_300.bin"
+check "without a validation it may be" "$trainer" "${short[@]}" -i "$dir/of_300.bin" -m 0 >/dev/null
 check "the same file for both" notes "are the same data" "${short[@]}" -i "$dir/text_val.bin"
 check "the same pattern for both" notes "are the same data" "${short[@]}" -i "$everything" -j "$everything"
 check "-m beyond the data" "$trainer" "${short[@]}" -b 16 -d 1024 -m 999 -o "$dir/beyond" >/dev/null
