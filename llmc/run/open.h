@@ -363,6 +363,12 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
               "--tokenizer names one",
               o->documents, V);
     }
+    int data = dataloader_vocab_size(o->train_data); // 0: not known
+    if (o->documents && data != 0 && t->tokenizer.eot_token >= data) {
+        fatal("--documents %d: token %d begins a document, and -i %s has tokens of a vocabulary of %d; leave "
+              "--vocab-size out, or name the data's --tokenizer",
+              o->documents, t->tokenizer.eot_token, o->train_data, data);
+    }
     t->accumulation = o->total_batch / (o->batch * o->time) / size;
     t->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(t->train.num_tokens / (size_t)o->total_batch);
     size_t val_batches = t->val.num_batches;

@@ -61,6 +61,8 @@ check "a run does not go on with it" refuses "^note: documents-begin-with: the c
     -x 12 -n 4 -o "$dir/token10" -y 1 --tokenizer "$dir/begin_32.bin"
 check "a tokenizer that is not there is no other" refuses "^error: --documents 1: the token that begins a document is unknown without a tokenizer of 50257" \
     --vocab-size 50257 --documents 1 --tokenizer "$dir/none.bin"
+check "nor is a token that the data cannot have" refuses "^error: --documents 1: token 50256 begins a document, and -i .*text_train.bin has tokens of a vocabulary of 256" \
+    --vocab-size 50257 --documents 1
 noted() { "$trainer" "${data[@]}" -e gpt2:l2c64h2t64 -s 0 -x 1 --positions document 2>&1 | grep -q "positions.*without --documents"; }
 check "--positions alone is noted" noted
 
