@@ -26,11 +26,13 @@ static inline void trainer_check_batch_(Options* o, int processes) {
     run_plan_check_total(o->total_batch, o->batch, o->time, processes);
 }
 
-// Notes a flag that changes nothing where it stands.
-static inline void trainer_note_unused_(const Options* o, const CliFlag* f, const char* where) {
+// Notes a flag that changes nothing where it stands, and takes its default: its value does not make it another run.
+static inline void trainer_note_unused_(Options* o, const CliFlag* f, const char* where) {
     char value[64];
     printf("note: %s %s has no effect %s\n", f->short_name ? f->short_name : f->long_name, cli_value(o, f, value),
            where);
+    memcpy((char*)o + f->offset, (const char*)&cli_default_options + f->offset, f->size);
+    o->typed[f - cli_flags] = 0;
 }
 
 // Follows llm.c's command lines where nothing is lost: its CPU trainer has no flags, and -z 2 and 3 are no stages of its own.
@@ -40,7 +42,6 @@ static inline void trainer_note_llmc_(Options* o) {
         const CliFlag* f = &cli_flags[i];
         if ((f->who & CLI_TRAINER) || !cli_differs(o, defaults, f)) { continue; }
         trainer_note_unused_(o, f, "on the CPU");
-        memcpy((char*)o + f->offset, (const char*)defaults + f->offset, f->size);
     }
     if (o->zero > 1) {
         printf("note: -z %d: ZeRO stage %d is not implemented; using -z 1, which gives the same bits\n", o->zero,
@@ -92,7 +93,6 @@ static inline void trainer_check_options(Options* o, int processes) {
         printf("note: without -n STEPS: the model is lost at the end of the run; only a run that a signal stops is "
                "saved\n");
     }
-    if (o->output_dir == NULL) { o->checkpoint_every = 0; }
     trainer_note_llmc_(o);
     if (o->overfit) { o->train_data = o->val_data; }
 }
@@ -459,7 +459,9 @@ static inline void trainer_open(Trainer* t) {
     trainer_opened_ = t;
     atexit(trainer_at_exit_);
     run_start_open(&t->start, o, t->comm);
-    trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
+    trainer_check_options(o, comm_size(t->comm));       // with what -y 1 takes from the run
+    run_flags_take(o, &t->start.before, o->output_dir); // what has no effect is as in a checkpoint of an older version
+
     trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;

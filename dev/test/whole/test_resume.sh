@@ -113,10 +113,10 @@ check "a cosine depends on the steps" refused "1 of these settings" -o "$dir/bar
 check "--resume-anyway goes on" trains -o "$dir/bare" -y 1 -x 21 --resume-anyway
 
 # a checkpoint that is older than a flag
-older() { # NAME LINE: the checkpoint without a line of its settings, and without checksums
-    copy whole "$1" main.log main.flags
+older() { # NAME LINE [RUN NEW]: the checkpoint without a line of its settings, or with a new one, and without checksums
+    copy "${3:-whole}" "$1" main.log main.flags
     sed -i "/^$2 /d" "$dir/$1/main.flags"
-    "$python" - "$dir/$1/state_00000010_00000.bin" "$2" <<'END'
+    "$python" - "$dir/$1/state_00000010_00000.bin" "$2" "${4:+$'\n'$4}" <<'END'
 import sys
 sys.path.insert(0, "dev/data")
 import checksum
@@ -125,10 +125,10 @@ with open(sys.argv[1], "rb") as f:
     data = bytearray(f.read())
 at = data.rindex(f"\n{sys.argv[2]} ".encode())
 end = data.index(b"\n", at + 1)
-settings = int.from_bytes(data[168:172], "little") - (end - at)
+settings = int.from_bytes(data[168:172], "little") - (end - at) + len(sys.argv[3])
 data[168:172] = settings.to_bytes(4, "little")
 data[4 * checksum.MARK : checksum.HEADER_BYTES] = bytes(checksum.HEADER_BYTES - 4 * checksum.MARK)
-del data[at:end]
+data[at:end] = sys.argv[3].encode()
 with open(sys.argv[1], "wb") as f:
     f.write(data)
 END
@@ -139,6 +139,10 @@ check "so that the run continues" same whole default
 older another "result --skip-loss-z"
 check "another value is refused" refused "1 of these settings" -o "$dir/another" -y 1 -sl 3
 check "both are said" says "note: --skip-loss-z: the checkpoint has 0 by default, this run 3 (changes the result)"
+older unused "result --warmup" constant "result --warmup 5"
+check "what has no effect does not matter" trains "${run[@]}" -k constant -o "$dir/unused" -y 1
+check "though it is noted" says "note: -u 5 has no effect with -k constant"
+check "so that the run continues, too" cmp "$dir/constant/model_00000020.bin" "$dir/unused/model_00000020.bin"
 
 # several processes
 if "$trainer" --help | grep -q -- '--processes'; then
@@ -185,6 +189,9 @@ check "with a checkpoint it says neither" trains -o "$dir/none" -y 1 -x 4
 check "it does not" bash -c "! grep -q 'without -n STEPS\|has no checkpoint' '$dir/out'"
 check "--momentum without Muon" trains "${run[@]}" -x 1 --momentum 0.9
 check "is noted" says "without --optimizer muon"
+check "it is no setting of a run" trains "${run[@]}" -n 0 -x 3 --momentum 0.9 -o "$dir/momentum"
+check "so that another value is the same run" trains "${run[@]}" -x 3 --momentum 0.8 -o "$dir/momentum" -y 1
+check "and one of a checkpoint" trains "${run[@]}" -x 3 --momentum 0.7 -o "$dir/momentum" -y 1
 
 # tokens of another vocabulary than the model's
 check "a model of 300 tokens" trains "${run[@]}" -s 0 -x 2 -n 2 --vocab-size 300 -o "$dir/wide"
