@@ -19,12 +19,14 @@ are ever removed.
 #include <limits.h>
 #include <sys/file.h>
 
+#include "llmc/base/atomic_file.h"
 #include "llmc/base/regular_file.h"
 #include "llmc/base/utils.h"
 
 typedef struct {
     char path[1024];
     int lock;     // file descriptor of the lock; -1: none
+    int slot;     // of the temporary files: the lock's, which goes however the process ends, unless it is killed
     int* damaged; // (num_damaged) steps of checkpoints that were found not to be whole
     int num_damaged;
     char damage[2048]; // what is wrong with the newest of them
@@ -430,6 +432,7 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) { /* a full disk: it is locked still */
     }
     folder->lock = fd;
+    folder->slot = temporary_add(file);
     return STATUS_OK;
 }
 
@@ -441,6 +444,7 @@ static inline void run_folder_unlock(RunFolder* folder) {
     char file[1024 + 16];
     snprintf(file, sizeof(file), "%s/main.lock", folder->path);
     if (folder_is_named_(folder->lock, file)) { remove(file); }
+    temporary_remove(folder->slot);
     close(folder->lock);
     folder->lock = -1;
 }

@@ -186,7 +186,7 @@ static int newest(RunFolder* f, const char* said) {
 }
 
 static void the_newest_whole_checkpoint_is_taken(void) {
-    RunFolder f = {"", -1, NULL, 0, ""};
+    RunFolder f = {"", -1, -1, NULL, 0, ""};
     char said[1200];
     CHECK(newest(&f, "") == -1);
     put_checkpoint(100), put_checkpoint(90), put_checkpoint(20);
@@ -213,7 +213,7 @@ static void the_newest_whole_checkpoint_is_taken(void) {
 
 // A kill just before DONE, or a copy without empty files
 static void a_checkpoint_that_lacks_its_DONE_alone_is_taken(void) {
-    RunFolder f = {"", -1, NULL, 0, ""};
+    RunFolder f = {"", -1, -1, NULL, 0, ""};
     RunFolderScan scan;
     const char* said = "note: checkpoint 120 is whole, though there is no DONE_00000120\n";
     put_checkpoint(100), put("model_00000120.bin"), put("state_00000120_00000.bin");
@@ -233,7 +233,7 @@ static void a_checkpoint_that_lacks_its_DONE_alone_is_taken(void) {
 // A checkpoint whose files cannot be opened, for want of permission or of a disk that a link leads to, may be whole: a run that
 // passed it over would replace it.
 static void what_cannot_be_opened_is_not_passed_over(void) {
-    RunFolder f = {"", -1, NULL, 0, ""};
+    RunFolder f = {"", -1, -1, NULL, 0, ""};
     put_checkpoint(20), put_checkpoint(40);
     damaged[0] = 40;
     remove(unit_path("state_00000040_00000.bin"));
@@ -299,7 +299,7 @@ static void put_checkpoints(int last, int every) {
 
 static void keeping_counts_what_is_there(void) {
     int bad[] = {40, 70};
-    RunFolder f = {"", -1, NULL, 0, ""};
+    RunFolder f = {"", -1, -1, NULL, 0, ""};
     snprintf(f.path, sizeof(f.path), "%s", folder());
     put_checkpoints(100, 10);
     CHECK(run_folder_keep(&f, 0, 0, 100) == STATUS_OK && checkpoints_are("100 90 80 70 60 50 40 30 20 10"));

@@ -314,6 +314,7 @@ static void nothing_changes_before_all_are_ready(void) {
         run(3, begins, NULL);
         CHECK(ended_saying(fails, 1, words) && ended_saying(2 - fails / 2, 1, words));
         CHECK(file_exists(left) && file_exists(done_path()) && file_exists(model_path()));
+        CHECK(!file_exists(unit_path("run/main.lock")));
     }
     fails = -1;
     run(3, begins, NULL);
