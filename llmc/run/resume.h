@@ -99,8 +99,8 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
-        fatal("-o %s: no checkpoint is complete: %s; --overwrite begins anew, or name another folder", o->output_dir,
-              s->folder.damage);
+        fatal("-o %s: no checkpoint is complete: %s; --overwrite without -y 1 begins anew, or name another folder",
+              o->output_dir, s->folder.damage);
     }
     if (!o->resume) { run_start_refuse_used_(s, "-y 1 continues it"); }
     if (run_folder_apart(&s->scan) >= 0) {
@@ -162,6 +162,9 @@ static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     s->step = -1;
     s->folder.lock = -1;
     if (o->output_dir == NULL) { return; }
+    if (o->resume && o->overwrite) {
+        fatal("-y 1 continues the run in -o %s, and --overwrite removes it; leave one of them out", o->output_dir);
+    }
     if (comm_rank(comm) == 0) { run_start_find_(s, o); }
     run_start_share_(s, &s->step, sizeof(s->step));
     run_start_share_lines_(s, &s->before);
@@ -320,9 +323,7 @@ static inline void run_start_compare_steps_(const RunStart* s, const Options* o,
 static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     if (s->step < 0) {
         int own_log = s->scan.log_has_lines && s->log == s->identity.run;
-        if (o->resume && !o->overwrite && !own_log) {
-            run_start_refuse_used_(s, "its settings or data are others, or not known");
-        }
+        if (o->resume && !own_log) { run_start_refuse_used_(s, "its settings or data are others, or not known"); }
         return;
     }
     IdentityDifferences d = {0, 0, 0};

@@ -469,7 +469,9 @@ copy begun 00000040
 : >"$dir/begun/model_00000040.bin"
 check "a folder without a whole checkpoint is refused" fails_with "no checkpoint is complete: $dir/begun/model_00000040.bin" \
     "${again[@]}" -o "$dir/begun"
-check "--overwrite begins anew there" run begun "${again[@]}" --overwrite
+check "-y 1 and --overwrite contradict" fails_with "-y 1 continues the run in -o $dir/begun, and --overwrite removes it; leave one" \
+    "${again[@]}" -o "$dir/begun" --overwrite
+check "--overwrite alone begins anew there" run begun "${again[@]}" -y 0 --overwrite
 check "it is the same run too" same whole begun model_00000040.bin
 
 copy kept 00000020
