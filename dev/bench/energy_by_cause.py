@@ -149,15 +149,16 @@ def main():
     for shape in args.shapes:
         if not re.fullmatch(r"\d+,\d+,\d+,\d+", shape):
             fail(f"--shapes {shape}: not B,T,NH,HS")
+    if not args.build_only:
+        about = gpu_provenance(gpu_name())
+        if not os.path.exists(args.program):
+            fail(f"{args.program} is not there: make build/energy_by_cause")
     if not args.built:
         os.makedirs(args.folder, exist_ok=True)
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(lambda cause: build(args.folder, cause), causes))
     if args.build_only:
         return
-    if not os.path.exists(args.program):
-        fail(f"{args.program} is not there: make build/energy_by_cause")
-    about = gpu_provenance(gpu_name())
     output = args.output or Path(ROOT, "dev/cuda/leaderboard") / f"{file_name(about['gpu'])}_causes.csv"
     for direction in FLOPS:
         for shape in args.shapes:

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
 
@@ -101,6 +102,14 @@ def test_what_fails_ends_it_in_one_line(folder):
     refused("no GPU here", measured, folder, MAKE, "#!/bin/sh\necho 'error: no GPU here' >&2\nexit 1\n", *shape)
     refused("exit code 0", measured, folder, MAKE, "#!/bin/sh\necho one line\n", *shape)
     refused("--shapes 2,64,3: not", measured, folder, MAKE, MEASURE, "--shapes", "2,64,3")
+
+
+def test_nothing_is_built_where_it_cannot_be_measured(folder):
+    broken = "#!/bin/sh\necho a build\nexit 2\n"
+    with mock.patch("measuring_tools.SMI", "#!/bin/sh\nexit 9\n"):
+        refused("nvidia-smi shows no GPU here", measured, folder, broken, MEASURE)
+    refused("none is not there: make", measured, folder, broken, MEASURE, "--program", os.path.join(folder, "none"))
+    assert not os.path.exists(os.path.join(folder, "built"))
 
 
 if __name__ == "__main__":
