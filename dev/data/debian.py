@@ -88,8 +88,6 @@ def files_of_package(path, is_wanted):
 
 
 def files_of_folder(path, is_wanted):
-    if not os.path.isdir(path):
-        fail(f"--sources: there is no folder {path}")
     for folder, _, names in os.walk(path):
         for file in (os.path.join(folder, name) for name in names if is_wanted(os.path.join(folder, name))):
             if os.path.isfile(file) and not os.path.islink(file):
@@ -147,6 +145,8 @@ def make_corpus(doc, name, wanted, is_wanted, documents_of, val_tokens):
     add_workers_option(parser)
     add_mirror_option(parser)
     args = parser.parse_args()
+    if args.sources is not None and not os.path.isdir(args.sources):
+        fail(f"--sources: there is no folder {args.sources}")
     folder = args.output or os.path.join(HERE, name)
     make_directory(folder)
     prepare_gpt2(args.mirror, args.output)

@@ -167,7 +167,6 @@ def test_bad_input_ends_in_one_line(folder):
     write(os.path.join(folder, "none", "x.h"), "")
     mirror = ["--mirror", MIRROR] if MIRROR else []
     for flags, words in (
-        (["--sources", f"{folder}/no"], "--sources: there is no folder"),
         (["--sources", f"{folder}/none"], "0 documents of 0 tokens leave no training split"),
         (["--sources", texts, "--val-tokens", "1e9"], "40 documents of"),
         (["--source", texts], "did you mean --sources?"),
@@ -175,6 +174,12 @@ def test_bad_input_ends_in_one_line(folder):
         _, error = run("linux_source.py", *flags, "--output", output, "--workers", 1, *mirror, code=1)
         assert words in error, error
         assert not [name for name in os.listdir(folder) if "train" in name]
+
+
+def test_sources_that_are_not_there_leave_nothing(folder):
+    flags = ["--sources", os.path.join(folder, "no"), "--output", os.path.join(folder, "out")]
+    _, error = run("linux_source.py", *flags, code=1)
+    assert error == f"error: --sources: there is no folder {folder}/no\n" and not os.listdir(folder), error
 
 
 def test_packages_are_named_in_full(_):
