@@ -252,7 +252,7 @@ def attention(q, k=None, v=None, *, starts=None, fallback=False):
     """
     _check(q, k, v, starts)
     device = q.device
-    if torch.is_autocast_enabled(device.type):
+    if device.type != "meta" and torch.is_autocast_enabled(device.type):  # PyTorch has no autocast for meta
         dtype = torch.get_autocast_dtype(device.type)
         q, k, v = (x if x is None else x.to(dtype) for x in (q, k, v))
     why = _unserved(device, q.dtype, q.shape[-1])

@@ -263,6 +263,16 @@ def test_fallback_compiles_whole(_):
             assert all(torch.allclose(x, y, atol=1e-5) for x, y in zip(both(function_of_x, qkv, dout), expected))
 
 
+def test_meta_tensors(_):
+    """Such as a model's whose shapes alone are asked for: the fallback serves them, and the library does not."""
+    for dtype in (torch.float32, torch.bfloat16):
+        qkv = random(1, 4, 3, 2, 32, dtype=dtype).to("meta")
+        for function in (fa.attention, of_views):
+            out, dqkv = both(lambda x, f=function: f(x, fallback=True), qkv, qkv[:, :, 0])
+            assert (out.shape, out.dtype, dqkv.shape) == ((1, 4, 2, 32), dtype, qkv.shape) and out.is_meta
+    unit.refused("tensors on meta: they must be on an NVIDIA GPU; fallback=True", fa.attention, qkv, error=ValueError)
+
+
 def test_fallback_asks_nothing_of_a_library(_):
     with library("/nowhere/libattention.so"):
         fa.attention(random(1, 4, 3, 2, 32), fallback=True)
