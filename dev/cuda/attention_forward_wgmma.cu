@@ -186,8 +186,8 @@ template <class C> struct TileScheduler {
     }
 };
 
-// What the tiles of all rows of the batch are sorted by, largest first: their key blocks, then their place in the batch, `entry`
-// (batch row times tiles, and tile). The heads of a row have the same.
+// What the tiles of all rows of the batch are sorted by, largest first: their key blocks, then their place in the batch,
+// `entry` (batch row times tiles, and tile). The heads of a row have the same.
 constexpr int SORTED = 4096; // tiles of the batch that K's stages have room for
 __host__ __device__ inline int sort_key(int blocks, int entry) { return blocks * SORTED + SORTED - 1 - entry; }
 

@@ -97,8 +97,8 @@ static inline void trainer_check_options(Options* o, int processes) {
     if (o->overfit) { o->train_data = o->val_data; }
 }
 
-// Refuses tokens of two vocabularies, and patterns of which one takes in files of the other, where there are validations. The same files for both, which
-// nobody names by mistake, are noted.
+// Where there are validations, refuses tokens of two vocabularies, and patterns of which one takes in files of the other. The
+// same files for both, which nobody names by mistake, are noted.
 static inline void trainer_check_data_(const Trainer* t) {
     const Options* o = &t->options;
     const char* file = NULL;
@@ -461,7 +461,6 @@ static inline void trainer_open(Trainer* t) {
     run_start_open(&t->start, o, t->comm);
     trainer_check_options(o, comm_size(t->comm));       // with what -y 1 takes from the run
     run_flags_take(o, &t->start.before, o->output_dir); // what has no effect is as in a checkpoint of an older version
-
     trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;
