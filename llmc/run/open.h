@@ -75,6 +75,7 @@ static inline void trainer_check_options(Options* o, int processes) {
     } flags[] = {{o->output_dir == NULL && o->checkpoint_every > 0, CLI_INDEX_checkpoint_every, "without -o"},
                  {o->output_dir == NULL && o->overwrite, CLI_INDEX_overwrite, "without -o"},
                  {o->checkpoints_keep > 0 && o->checkpoint_every == 0, CLI_INDEX_checkpoints_keep, "without -n"},
+                 {o->checkpoint_major > 0 && o->checkpoint_every == 0, CLI_INDEX_checkpoint_major, "without -n"},
                  {o->resume_anyway && !o->resume, CLI_INDEX_resume_anyway, "without -y 1"},
                  {o->max_skips != cli_default_options.max_skips && strcmp(o->non_finite, "skip") != 0,
                   CLI_INDEX_max_skips, "without --non-finite skip"},
@@ -97,18 +98,19 @@ static inline void trainer_check_options(Options* o, int processes) {
     if (o->overfit) { o->train_data = o->val_data; }
 }
 
-// Where there are validations, refuses tokens of two vocabularies, and patterns of which one takes in files of the other. The
-// same files for both, which nobody names by mistake, are noted.
+static inline void trainer_check_vocabularies_(const Options* o) {
+    int train = dataloader_vocab_size(o->train_data), val = dataloader_vocab_size(o->val_data);
+    if (train == 0 || val == 0 || train == val) { return; }
+    fatal("-j %s holds tokens of a vocabulary of %d, -i %s of %d; make both with one tokenizer, or say -m 0 for no "
+          "validation",
+          o->val_data, val, o->train_data, train);
+}
+
+// Refuses patterns of which one takes in files of the other. The same files for both, which nobody names by mistake, are noted.
 static inline void trainer_check_data_(const Trainer* t) {
     const Options* o = &t->options;
     const char* file = NULL;
-    if (o->overfit || o->val_steps == 0) { return; }
-    int train = dataloader_vocab_size(o->train_data), val = dataloader_vocab_size(o->val_data);
-    if (train != 0 && val != 0 && train != val) {
-        fatal("-j %s holds tokens of a vocabulary of %d, -i %s of %d; make both with one tokenizer, or say -m 0 for no "
-              "validation",
-              o->val_data, val, o->train_data, train);
-    }
+    if (o->overfit) { return; }
     size_t shared = dataloader_shared_files(&t->train, &t->val, &file);
     if (shared == 0) { return; }
     if (shared < t->train.num_shards || shared < t->val.num_shards) {
@@ -304,6 +306,9 @@ NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
     if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
         path = tokenizer_of_model(source, folder, sizeof(folder));
     }
+    if (t->options.typed[CLI_INDEX_tokenizer] && comm_rank(t->comm) == 0 && file_missing(path)) {
+        fatal("--tokenizer %s: no such file or folder", path);
+    }
     snprintf(t->tokenizer_path, sizeof(t->tokenizer_path), "%s", path);
 }
 
@@ -349,10 +354,13 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     HostAlloc memory = {o->plan ? NULL : gpt2_host_alloc, o->plan ? NULL : gpt2_host_free};
     int V = config.vocab_size, rank = comm_rank(t->comm), size = comm_size(t->comm);
     dataloader_open(&t->train, o->train_data, o->batch, o->time, !o->overfit, (unsigned int)o->seed, V, memory);
-    dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 0, V, memory);
     dataloader_share(&t->train, rank, size, o->total_batch / (o->batch * o->time));
-    dataloader_share(&t->val, rank, size, size); // batch i is process i % size's
-    trainer_check_data_(t);
+    if (o->val_steps != 0) {
+        trainer_check_vocabularies_(o);
+        dataloader_open(&t->val, o->val_data, o->batch, o->time, 0, 0, V, memory);
+        dataloader_share(&t->val, rank, size, size); // batch i is process i % size's
+        trainer_check_data_(t);
+    }
     if (o->hellaswag) {
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time);
         evalloader_check_vocab(&t->hellaswag, V);
@@ -421,14 +429,15 @@ static inline void trainer_begin_(Trainer* t) {
     if (comm_size(t->comm) > 1) { signals_begin_steps(); } // from here on, processes agree on signals
 }
 
-// Creates or clears the folder, and opens --log-json. An existing folder is changed only after the log could be opened; a new
-// one is created first, as the log may be in it.
+// Creates or clears the folder, and opens --log-json: first, so that nothing has changed where it cannot be opened; but later
+// where it is in a new folder.
 static inline void trainer_begin_folder_(Trainer* t) {
-    const char* log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL;
-    int exists = t->start.scan.exists;
-    if (exists) { step_log_open(&t->log, log); }
+    const char *log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL, *folder = t->options.output_dir;
+    size_t n = folder != NULL ? strlen(folder) : 0;
+    int inside = log != NULL && n > 0 && !t->start.scan.exists && strncmp(log, folder, n) == 0;
+    if (!inside) { step_log_open(&t->log, log); }
     run_start_begin(&t->start, &t->options);
-    if (!exists) { step_log_open(&t->log, log); }
+    if (inside) { step_log_open(&t->log, log); }
 }
 
 // Writes the first line of main.jsonl and --log-json, which identifies the run.
@@ -461,6 +470,7 @@ static inline void trainer_open(Trainer* t) {
     run_start_open(&t->start, o, t->comm);
     trainer_check_options(o, comm_size(t->comm));       // with what -y 1 takes from the run
     run_flags_take(o, &t->start.before, o->output_dir); // what has no effect is as in a checkpoint of an older version
+    run_start_keep_flags(&t->start, o);
     trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;

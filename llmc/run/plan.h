@@ -171,7 +171,7 @@ static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2
     p->config = config, p->settings = settings;
     p->fewest_tokens = SIZE_MAX;
     run_plan_tokens_(p, o->train_data);
-    run_plan_tokens_(p, o->val_data);
+    if (o->val_steps != 0) { run_plan_tokens_(p, o->val_data); }
     if (p->fewest_tokens == 0) { p->fewest_tokens = 1; } // such a file is refused when it is opened
     p->evaluation_bytes = o->hellaswag && stat(o->hellaswag_data, &file) == 0 ? (size_t)file.st_size : 0;
     if (gpt2_available_memory(&p->memory) != STATUS_OK) {

@@ -108,10 +108,6 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
         snprintf(why, sizeof(why), "files of checkpoint %d are missing; put them back", run_folder_apart(&s->scan));
         run_start_refuse_used_(s, why);
     }
-    if (s->scan.log_has_lines) {
-        printf("note: -y 1: %s has no checkpoint; this run begins at step 0, and replaces the main.log there\n",
-               o->output_dir);
-    }
 }
 
 // Broadcasts rank 0's lines.
@@ -170,6 +166,10 @@ static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     run_start_share_lines_(s, &s->before);
     run_start_share_lines_(s, &s->flags);
     if (s->step >= 0 || s->flags.text != NULL) { run_start_take_flags_(s, o); }
+}
+
+// What main.flags will hold
+static inline void run_start_keep_flags(RunStart* s, const Options* o) {
     run_identity_free(&s->flags);
     s->flags = run_flags_lines(o);
 }
@@ -293,7 +293,9 @@ static inline void run_start_describe(RunStart* s, const Options* o, GPT2Config 
     run_start_describe_model_(s, o, config);
     run_start_describe_numerics_(id, numerics);
     check(run_identity_files(id, IDENTITY_DATA, "training-data", &train->paths, train->num_tokens));
-    check(run_identity_files(id, IDENTITY_FREE, "validation-data", &val->paths, val->num_tokens));
+    if (o->val_steps != 0) {
+        check(run_identity_files(id, IDENTITY_FREE, "validation-data", &val->paths, val->num_tokens));
+    }
     run_identity_complete(id);
     if (s->before.run != 0) { id->run = s->before.run; }
 }
@@ -324,6 +326,10 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     if (s->step < 0) {
         int own_log = s->scan.log_has_lines && s->log == s->identity.run;
         if (o->resume && !own_log) { run_start_refuse_used_(s, "its settings or data are others, or not known"); }
+        if (o->resume && own_log) {
+            printf("note: -y 1: %s has no checkpoint; this run begins at step 0, and replaces the main.log there\n",
+                   o->output_dir);
+        }
         return;
     }
     IdentityDifferences d = {0, 0, 0};

@@ -570,7 +570,10 @@ check "overfitting may" "$trainer" "${short[@]}" -i "$everything" -j "$dir/glob/
 sys.stdout.buffer.write(struct.pack("<256i", 20240520, 1, 5000, 300, *[0] * 252) + bytes(10000))' >"$dir/of_300.bin"
 check "-j of another vocabulary than -i" fails_with "-j $dir/text_val.bin holds tokens of a vocabulary of 256, -i $dir/of_300.bin of 300" \
     "${short[@]}" -i "$dir/of_300.bin"
+check "-j of a larger vocabulary than the model's" fails_with "-j $dir/of_300.bin holds tokens of a vocabulary of 300, -i $dir/text_train.bin of 256" \
+    "${short[@]}" -j "$dir/of_300.bin"
 check "without a validation it may be" "$trainer" "${short[@]}" -i "$dir/of_300.bin" -m 0 >/dev/null
+check "without a validation -j is not read" "$trainer" "${short[@]}" -j "$dir/none.bin" -m 0 -x 1 -u 1 -o "$dir/without_j" >/dev/null
 check "the same file for both" notes "are the same data" "${short[@]}" -i "$dir/text_val.bin"
 check "the same pattern for both" notes "are the same data" "${short[@]}" -i "$everything" -j "$everything"
 check "-m beyond the data" "$trainer" "${short[@]}" -b 16 -d 1024 -m 999 -o "$dir/beyond" >/dev/null
@@ -580,6 +583,7 @@ check "-u above -x" notes "-u 5 is above the run's 1 steps: the learning rate en
 check "-u as long as the run" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
 check "it has no note" without_note "$dir/stdout"
 check "-nk without -n" notes "-nk 3 has no effect without -n" "${short[@]}" -nk 3
+check "-nm without -n" notes "-nm 3 has no effect without -n" "${short[@]}" -nm 3
 check "-n without -o" notes "-n 5 has no effect without -o" "${short[@]}" -n 5 -nk 3
 check "--overwrite without -o" notes "--overwrite 1 has no effect without -o" "${short[@]}" --overwrite
 check "a run without -o ends" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
@@ -587,6 +591,13 @@ check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOL
 check "at the start" grep -q '^note: without -o' <(sed '/^val loss\|^step /,$d' "$dir/stdout")
 check "with -o it does not" without_words "without -o" "${short[@]}" -o "$dir/keeps"
 check "nor does a plan" without_words "without -o" "${short[@]}" --plan
+check "--tokenizer that is not there" fails_with "--tokenizer $dir/none: no such file or folder" "${short[@]}" --tokenizer "$dir/none"
+check "--log-json that cannot be opened" fails_with "$dir/none/log" "${short[@]}" --log-json "$dir/none/log" -o "$dir/never"
+check "leaves no folder" test ! -e "$dir/never"
+check "--log-json in a new folder" "$trainer" "${short[@]}" --log-json "$dir/new/log" -o "$dir/new" >/dev/null
+check "is written" test -s "$dir/new/log"
+check "a flag that has no effect" "$trainer" "${short[@]}" --momentum 0.5 -o "$dir/unused" >/dev/null
+check "is not kept" grep -q "momentum 0.95" "$dir/unused/main.flags"
 check "--resume-anyway without -y 1" notes "--resume-anyway 1 has no effect without -y 1" "${short[@]}" --resume-anyway
 check "--max-skips without skip" notes "--max-skips 3 has no effect" "${short[@]}" --max-skips 3
 check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k constant -q 1
