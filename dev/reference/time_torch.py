@@ -133,9 +133,9 @@ def main():
         except torch.cuda.OutOfMemoryError:
             fail(f"--batch {B} does not fit in the memory of this GPU")
         except RuntimeError as error:
-            if "No available kernel" not in str(error):
+            if "No available kernel" not in str(error) and "No viable backend" not in str(error):
                 raise
-            fail(f"--sdpa {args.sdpa} does not serve this device and precision")
+            fail(f"--sdpa {args.sdpa} does not serve this device and precision; --sdpa auto lets PyTorch choose")
     if processes > 1:
         distributed.destroy_process_group()
     if rank > 0:

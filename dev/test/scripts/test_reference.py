@@ -346,6 +346,12 @@ def test_a_pytorch_step_is_timed(_):
     assert backends == ["CUDNN_ATTENTION", "FLASH_ATTENTION"], backends
 
 
+def test_a_backend_that_the_cpu_lacks_is_refused(_):
+    flags = ["--batch", "1", "--time", "16", "--vocab", "64", "--compile", "0", "--device", "cpu", "--sdpa", "cudnn"]
+    _, error = run("time_torch.py", *flags, code=1)
+    assert "--sdpa cudnn does not serve this device" in error, error
+
+
 if __name__ == "__main__":
     unit.need("torch", "numpy")
     sys.path.insert(0, REFERENCE)
