@@ -510,9 +510,13 @@ def main():
     if args.arm and not (os.path.isfile(args.trainer) and os.access(args.trainer, os.X_OK)):
         fail(f"--trainer {args.trainer}: not a program")
     args.trainer = args.trainer if os.sep in args.trainer else os.path.join(os.curdir, args.trainer)
-    folder = os.path.dirname(args.output) or os.curdir
-    if args.arm and os.path.isdir(folder) and not os.access(folder, os.W_OK):
-        fail(f"--output {args.output}: nothing can be written to {folder}")
+    folder, name = os.path.split(args.output)
+    while not os.path.lexists(folder or os.curdir):
+        folder = os.path.dirname(folder)
+    if args.arm and not name:
+        fail(f"--output {args.output}: names no file")
+    if args.arm and not (os.path.isdir(folder or os.curdir) and os.access(folder or os.curdir, os.W_OK | os.X_OK)):
+        fail(f"--output {args.output}: {folder or os.curdir} is not a folder that can be written to")
     if args.arm:
         measure(args, provenance)
     rows = rows_of(args.output)

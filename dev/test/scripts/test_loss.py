@@ -432,6 +432,19 @@ def test_bad_input_ends_in_one_line(folder):
     refused("loss.csv: line 2 is damaged", lambda: called(folder, arms=()))
 
 
+def test_an_output_that_cannot_be_written_is_known_before_training(folder):
+    unit.write(os.path.join(folder, "file"), "")
+    os.symlink("nowhere", os.path.join(folder, "link"))
+    for name, words in (
+        ("file/new/l.csv", "/file is not a folder that can be written to"),
+        ("link/l.csv", "/link is not a folder that can be written to"),
+        ("new/", "names no file"),
+    ):
+        path = os.path.join(folder, name)
+        said = refused(words, lambda path=path: called(folder, "--seeds", "1", "--steps", "4", "--output", path))
+        assert f"--output {path}: " in said and not os.path.exists(os.path.join(folder, "said")), said
+
+
 def test_a_validation_is_of_one_batch_at_least(folder):
     rows, said = called(folder, "--seeds", "1", "--steps", "4", "--val-tokens", "5")
     assert {row["val_tokens"] for row in rows} == {"256"} and "validated on 256 tokens" in said, said
