@@ -157,9 +157,12 @@ def ratio_line(pairs):
     return f"    reaches the baseline's final loss with {'at least ' if early else ''}{' and '.join(parts)}"
 
 
-def report(rows):
-    """The lines of the report: the first arm of the rows is the baseline."""
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
+def report(rows, arms=()):
+    """The lines of the report: the first arm is the baseline. Without `arms`, those of the rows"""
+    arms = arms or list(dict.fromkeys(row["arm"] for row in rows))
+    if not by_seed(rows, arms[0]):
+        why = "all its seeds have runs on another kind of GPU; continue there, or with more --seeds here"
+        fail(f"{arms[0]}, the baseline, has no rows: {why}")
     margin = float(rows[0]["margin"])
     longest = max(int(row["steps"]) for row in rows if row["arm"] == arms[0])
     base = {seed: last for seed, (*_, last) in by_seed(rows, arms[0]).items() if int(last["steps"]) == longest}
@@ -522,7 +525,7 @@ def main():
     rows = rows_of(args.output)
     names = [arm.name for arm in args.arm] or list(dict.fromkeys(row["arm"] for row in rows))
     rows = [row for name in names for row in rows if row["arm"] == name]
-    print("\n".join(report(rows)))
+    print("\n".join(report(rows, names)))
     if args.plot:
         plot(rows, args.plot)
 

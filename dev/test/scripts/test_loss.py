@@ -284,6 +284,15 @@ def test_another_kind_of_GPU_has_other_seeds(folder):
     }, kinds
 
 
+def test_an_arm_whose_seeds_are_on_another_kind_of_GPU_has_no_rows(folder):
+    called(folder, "--seeds", "2", "--steps", "4", arms=("a=",), kind="NVIDIA H100")
+    said = "c, the baseline, has no rows: all its seeds have runs on another kind of GPU"
+    for arms in (("c=", "d="), ("c=", "a=")):
+        refused(said, lambda arms=arms: called(folder, "--seeds", "2", "--steps", "4", arms=arms))
+    _, said = called(folder, "--seeds", "2", "--steps", "4", arms=("a=", "c="))
+    assert "c: no run as long as the baseline's" in said, said
+
+
 def test_hidden_gpus_are_left_alone(folder):
     for visible, used in (("2,0", {"gpu2", "gpu0"}), ("GPU-b1", {"gpu1"}), (" 1", {"gpu1"})):
         with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": visible}):
