@@ -407,12 +407,14 @@ def rows_of(path):
         fail(f"{path} has no rows of this script")
     for number, row in enumerate(rows, 2):
         try:
-            for name in ("steps", "seed", "tokens", "val_tokens"):
-                int(row[name])
-            for name in ("loss", "step_ms", "margin"):
-                float(row[name])
-            curve_of([row])
-        except (ValueError, TypeError, AttributeError):
+            above_0 = [int(row[name]) for name in ("steps", "seed", "tokens", "val_tokens")]
+            above_0 += [float(row["margin"]), *(tokens for tokens, _, _ in curve_of([row]))]
+            ms, loss = float(row["step_ms"]), float(row["loss"])
+            above_0 += [] if math.isnan(ms) and math.isnan(loss) else [ms]  # both are nan where a run diverged
+            damaged = None in (*row, *row.values()) or not all(x > 0 for x in above_0)
+        except (ValueError, TypeError, AttributeError, ZeroDivisionError):
+            damaged = True
+        if damaged:
             fail(f"{path}: line {number} is damaged; remove it, and the same command measures it again")
     return rows
 

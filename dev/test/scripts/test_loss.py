@@ -434,11 +434,21 @@ def test_bad_input_ends_in_one_line(folder):
     unit.write(os.path.join(folder, "loss.csv"), "model,ms\nd12,1\n")
     refused("has no rows of this script", lambda: called(folder, "--seeds", "1", "--steps", "4"))
     os.remove(os.path.join(folder, "loss.csv"))
-    called(folder, "--seeds", "1", "--steps", "4")
-    unit.write(
-        os.path.join(folder, "loss.csv"), unit.read(os.path.join(folder, "loss.csv")).replace("100.000", "abc", 1)
-    )
-    refused("loss.csv: line 2 is damaged", lambda: called(folder, arms=()))
+    called(folder, "--seeds", "1", "--steps", "4", "--val-every", "2")
+    path = os.path.join(folder, "loss.csv")
+    text = unit.read(path)
+    for line, damaged in (
+        (2, text.replace("100.000", "abc", 1)),
+        (2, text.replace("100.000", "0.000", 1)),
+        (2, text.replace("100.000", "nan", 1)),
+        (2, text.replace(",4,", ",0,", 1)),
+        (2, text.replace(",2:", ",-2:", 1)),
+        (3, text[: text.rindex(",NVIDIA H200")]),
+        (3, text[: text.rindex(",abcdef0") - 3]),
+        (3, text.rstrip() + ",more"),
+    ):
+        unit.write(path, damaged)
+        refused(f"loss.csv: line {line} is damaged", lambda: called(folder, arms=()))
 
 
 def test_an_output_that_cannot_be_written_is_known_before_training(folder):
