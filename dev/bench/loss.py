@@ -496,6 +496,8 @@ def main():
     if not 0 <= args.gpus <= len(here):
         fail(f"--gpus {args.gpus}: nvidia-smi shows {len(here)} here")
     check_plot(args.plot)
+    if args.val_every < 0:
+        fail(f"--val-every {args.val_every}: must be 0 or more")
     if not 0 < args.margin < math.inf:
         fail(f"--margin {args.margin:g}: a number of nats above 0")
     if args.steps and args.tokens:
@@ -507,13 +509,15 @@ def main():
         fail("two arms have the same name")
     if args.arm and not lengths:
         fail("--steps says how many steps a run has, or --tokens how many tokens")
-    args.trainer = args.trainer or os.path.join(ROOT, "train_gpt2cu" if args.gpus else "train_gpt2")
+    default = os.path.join(ROOT, "train_gpt2cu" if args.gpus else "train_gpt2")
     provenance = gpu_provenance(gpu_query("name") if args.gpus else processor())
     args.gpus = here[: args.gpus] or [None]
-    if args.arm and not os.path.exists(args.trainer):
-        fail(f"{args.trainer} is not there: make {os.path.basename(args.trainer)}")
+    if args.arm and not (args.trainer or os.path.exists(default)):
+        fail(f"{default} is not there: make {os.path.basename(default)}")
+    args.trainer = args.trainer or default
     if args.arm and not (os.path.isfile(args.trainer) and os.access(args.trainer, os.X_OK)):
-        fail(f"--trainer {args.trainer}: not a program")
+        why = "not a program" if os.path.exists(args.trainer) else "there is no such file"
+        fail(f"--trainer {args.trainer}: {why}")
     args.trainer = args.trainer if os.sep in args.trainer else os.path.join(os.curdir, args.trainer)
     folder, name = os.path.split(args.output)
     while not os.path.lexists(folder or os.curdir):

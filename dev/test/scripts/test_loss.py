@@ -425,6 +425,8 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=-l '",), "'a=-l '': No closing quotation"),
         (["--steps", "4"], ("a=dev -l 1",), "names a program, ./dev, that is not there"),
         (["--steps", "4", "--trainer", "dev"], ("a=",), "--trainer dev: not a program"),
+        (["--steps", "4", "--trainer", "no/such"], ("a=",), "--trainer no/such: there is no such file"),
+        (["--steps", "4", "--val-every", "-1"], ("a=",), "--val-every -1: must be 0 or more"),
         (["--steps", "4", "--plot", "a.xyz"], ("a=",), "--plot a.xyz: must end in .svg or .png"),
         (["--steps", "4", "--gpus", "3"], ("a=",), "--gpus 3: nvidia-smi shows 2 here"),
         (["--steps", "4", "--plot", "no/such/a.svg"], ("a=",), "--plot no/such/a.svg: there is no such folder"),
