@@ -49,6 +49,12 @@ COLUMNS = [
 ]
 KEY = ("arm", "steps", "seed")
 OF_AN_ARM, OF_ALL = ("flags", "val_tokens"), ("margin",)  # what the rows of an arm, and all, have in common
+SET_BY = {  # flags of the trainer that this script sets
+    **dict.fromkeys(("-x", "--max-steps"), "--steps or --tokens"),
+    **dict.fromkeys(("-m", "--val-steps"), "--val-tokens"),
+    **dict.fromkeys(("-v", "--val-every"), "--val-every"),
+    "--seed": "--seeds",
+}
 NOT_FINITE = 3  # the trainers' exit code
 LEAST_VAL_TOKENS = 10_000_000
 
@@ -277,6 +283,11 @@ class Runs:
             self.args, self.common = args, shlex.split(args.common)
         except ValueError as error:
             fail(f"--common {args.common}: {error}")
+        for arm in args.arm:
+            for where, flags in (("--common", self.common), (f"--arm {arm.name}", arm.flags)):
+                for flag in () if arm.program else flags:
+                    if flag.partition("=")[0] in SET_BY:
+                        fail(f"{flag} in {where}: leave it out; {SET_BY[flag.partition('=')[0]]} sets it")
         self.val_tokens = min(args.val_tokens, tokens_of(flag_of(self.common, "-j", "--val-data")))
         self.weights = ["-e", "{weights}"] if any(arm.program for arm in args.arm) else []
         self.running = set()

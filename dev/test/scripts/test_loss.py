@@ -92,7 +92,8 @@ def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01"), kind="NVIDIA
         out.finish()
     path, said = os.path.join(folder, "loss.csv"), io.StringIO()
     command = ["loss.py", "--output", path, "--trainer", os.path.join(folder, "train"), *flags]
-    command += ["--common", f"-e d12 -i t.bin -j {folder}/val.bin -b 4 -t 64 -d 512"] if arms else []
+    if arms and "--common" not in flags:
+        command += ["--common", f"-e d12 -i t.bin -j {folder}/val.bin -b 4 -t 64 -d 512"]
     for arm in arms:
         command += ["--arm", arm]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "COMMIT": "abcdef0"}
@@ -422,6 +423,10 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=no/such/program -l 1",), "names a program, no/such/program, that is not there"),
         (["--steps", "4"], ("a=-b auto",), "--arm a must have -b, -t and -d, as numbers above 0"),
         (["--steps", "4"], ("a=-b 0",), "--arm a must have -b, -t and -d, as numbers above 0"),
+        (["--steps", "4"], ("a=", "b=-x 9"), "-x in --arm b: leave it out; --steps or --tokens sets it"),
+        (["--steps", "4"], ("a=--val-every=2",), "--val-every=2 in --arm a: leave it out; --val-every sets it"),
+        (["--steps", "4"], ("a=-m 2",), "-m in --arm a: leave it out; --val-tokens sets it"),
+        (["--steps", "4", "--common", "--seed 3 -b 4"], ("a=",), "--seed in --common: leave it out; --seeds sets it"),
         (["--steps", "4"], ("a=-l '",), "'a=-l '': No closing quotation"),
         (["--steps", "4"], ("a=dev -l 1",), "names a program, ./dev, that is not there"),
         (["--steps", "4", "--trainer", "dev"], ("a=",), "--trainer dev: not a program"),
