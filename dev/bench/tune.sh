@@ -54,4 +54,4 @@ point muon 32 2.5e-3 decay3 -c 0.3
 point muon 16 1.8e-3 decay0 -c 0
 
 exec python3 "$(dirname "$0")/loss.py" --tokens $tokens --seeds 1 --val-tokens 5242880 --output "$output" "${arms[@]}" \
-    --common "-e d12 -i $train -j $val -t 1024 -q 0 -c 0.1"
+    --common "-e d12 -i ${train@Q} -j ${val@Q} -t 1024 -q 0 -c 0.1"

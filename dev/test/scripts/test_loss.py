@@ -11,6 +11,7 @@ import io
 import math
 import os
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -492,6 +493,14 @@ def test_the_plot_has_a_line_for_each_arm(folder):
     assert drawn[0][1] == [8 * 512 / 1e6, 16 * 512 / 1e6] and [round(x, 6) for x in drawn[1][1]] == [0.8, 1.6], drawn
     ends = [float(row["loss"]) for row in rows if (row["arm"], row["steps"]) == ("base", "16")]
     assert abs(drawn[0][2][1] - sum(ends) / 2) < 1e-9, drawn
+
+
+def test_tune_keeps_paths_with_spaces(folder):
+    program(folder, "python3", '#!/bin/sh\nfor last; do :; done; printf %s "$last"\n')
+    command = [os.path.join(loss.ROOT, "dev/bench/tune.sh"), "a b/it's_*.bin", "a b/val.bin", "tuning.csv"]
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    common = shlex.split(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+    assert common[:7] == ["-e", "d12", "-i", command[1], "-j", command[2], "-t"], common
 
 
 def test_the_trainer_itself(folder):
