@@ -42,7 +42,8 @@ for flag; do
 done
 asked=$minutes
 minutes=${minutes:-15}
-[[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ && $minutes =~ [1-9] ]] || fail "--minutes $minutes: how long to train, as 15 or 0.5"
+number='^[0-9]+(\.[0-9]+)?$'
+[[ $minutes =~ $number && $minutes =~ [1-9] ]] || fail "--minutes $minutes: how long to train, as 15 or 0.5"
 [[ $folder = /* ]] || folder=$PWD/$folder
 cd "$(dirname "$0")/.."
 [[ ${TOKENIZER:-} =~ ^(bytes)?$ ]] || fail "TOKENIZER=$TOKENIZER: bytes, or nothing for GPT-2's tokens"
@@ -60,7 +61,10 @@ source="${text[*]:-FineWeb}${TOKENIZER:+ as bytes}"
 [ -z "$(ls -A "$folder" 2>/dev/null)" ] || [ "$(cat "$folder/source" 2>/dev/null)" = "$source" ] ||
     fail "-o $folder is of $(cat "$folder/source" 2>/dev/null || echo "another program"), not of $source: name another folder"
 mkdir -p "$folder" 2>/dev/null || fail "-o $folder: cannot make that folder"
-echo "$source" >"$folder/source"
+{ exec 9>>"$folder/source"; } 2>/dev/null || fail "-o $folder: cannot write $folder/source"
+# The trainer inherits the lock. A file system without locks (an exit code other than 1) does not stop the run.
+flock -n 9 2>/dev/null || [ $? != 1 ] || fail "-o $folder: another call is using it; wait for it, or name another folder"
+[ -s "$folder/source" ] || echo "$source" >&9
 
 # The recipe: the better of Muon's first points (dev/LOG.md). The trainer takes the last one of a flag that is there twice.
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 0 -m 40)
@@ -92,14 +96,19 @@ fi
 # What it takes
 
 run=$folder/run
+recorded() { # FILE PATTERN: prints what the run's first call recorded
+    [ -s "$folder/$1" ] && [[ $(<"$folder/$1") =~ $2 ]] && cat "$folder/$1" && return
+    fail "$folder/$1 is missing or damaged: write the $1 of the run's first call into it, or name another folder"
+}
 if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
-    [ -z "$asked" ] || [ "$asked" = "$(cat "$folder/minutes")" ] ||
-        fail "--minutes $asked: the run in $folder has $(cat "$folder/minutes"); name another folder"
-    had=$(cat "$folder/flags")
+    had=$(recorded minutes "$number")
+    [ -z "$asked" ] || [ "$asked" = "$had" ] || fail "--minutes $asked: the run in $folder has $had; name another folder"
+    had=$(recorded flags "")
     [ $# = 0 ] || [ "$*" = "$had" ] || fail "-- $*: the run in $folder has ${had:-no flags}; name another folder"
     echo "== goes on from the newest checkpoint of $run"
     settings=(-o "$run" -y 1)
-    steps=$(cat "$folder/steps")
+    steps=$(sed -n 's/^result --max-steps //p' "$run/main.flags" 2>/dev/null || :)
+    [ -n "$steps" ] || fail "$run/main.flags does not say how many steps the run has; name another folder"
 else
     echo "== the speed of a step"
     "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
@@ -110,10 +119,9 @@ else
     between() { awk -v ms="$ms" -v minutes="$1" 'BEGIN { n = int(minutes * 60000 / ms); print n < 1 ? 1 : n }'; }
     settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -u $((steps / 20)) -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
     [ ! -e "$run" ] || settings+=(--overwrite 1) # it has no checkpoint yet
-    echo "$steps" >"$folder/steps"
+    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(grep '^error' "$folder/plan.log" | head -n 1)"
     echo "$minutes" >"$folder/minutes"
     echo "$*" >"$folder/flags"
-    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(grep '^error' "$folder/plan.log" | head -n 1)"
     echo "a step takes $ms ms: $steps steps in $minutes minutes"
     grep -E '^\| (GPU peak|host peak|training tokens|steps|checkpoints|disk available)' "$folder/plan.log"
 fi

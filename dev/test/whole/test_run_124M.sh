@@ -19,13 +19,17 @@ refuses() { # TEXT ARGUMENT...
     return 1
 }
 says() { grep -qE -- "$1" "$dir/log" || { cat "$dir/log"; return 1; }; }
+wait_for() { # TEXT: until a run in the background says it
+    local tries=0
+    until grep -q "^$1" "$dir/log" || [ $((tries += 1)) -gt 600 ]; do sleep .1; done
+}
 # end_it SIGNAL: the trainer of a run in the background, once it has written a checkpoint
 end_it() {
-    local script_pid tries=0
+    local script_pid
     : >"$dir/log"
     run 0.15 "${small[@]}" &
     script_pid=$!
-    until grep -q "^wrote checkpoint" "$dir/log" || [ $((tries += 1)) -gt 600 ]; do sleep .1; done
+    wait_for "wrote checkpoint"
     pkill "-$1" -f -- "$TRAINER .*-o $dir/out/run"
     wait $script_pid
 }
@@ -41,7 +45,7 @@ check "killed" eval '! end_it KILL'
 check "says it, too" says "^error: the trainer ended with exit code 137; the same command goes on"
 check "goes on" run 0.15 "${small[@]}"
 check "says so" says "^== goes on from the newest checkpoint of $dir/out/run"
-check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(cat "$dir/out/steps")")"
+check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")")"
 check "a sample" says "^The "
 check "an export" test -s "$dir/out/hugging_face/model.safetensors"
 check "once more" run 0.15
@@ -59,6 +63,27 @@ check "other flags" refuses "-- -l 1: the run in $dir/out has -e .* -n 3; name a
 TRAINER=./nope check "no such trainer" refuses "TRAINER=./nope: no such program" "${same[@]}"
 check "a folder that cannot be" refuses "-o /proc/run: cannot make that folder" --text README.md -o /proc/run
 check "what does not train" refuses "--plan: --cost before -- says what the run takes" --text README.md -- --plan
+
+# A second call does not touch what an active one has recorded, and is refused before it measures anything.
+busy=("${small[@]}" -n 100000) # its only checkpoint is the last
+during_another() {
+    : >"$dir/log"
+    run 0.05 -o "$dir/busy" "${busy[@]}" &
+    wait_for step
+    refuses "-o $dir/busy: another call is using it" "${same[@]}" -o "$dir/busy" --minutes 0.02 "${busy[@]}" -l 1
+    local code=$?
+    wait $!
+    return $((code + $?))
+}
+check "a second call" during_another
+check "the first one's time stays" grep -qx 0.05 "$dir/busy/minutes"
+check "its flags stay" grep -qx -- "${busy[*]:1}" "$dir/busy/flags"
+check "its own command goes on" run 0.05 -o "$dir/busy" "${busy[@]}"
+rm "$dir/busy/minutes"
+check "a missing record" refuses "$dir/busy/minutes is missing or damaged: write the minutes" "${same[@]}" -o "$dir/busy"
+echo 0.05 >"$dir/busy/minutes"
+sed -i /--max-steps/d "$dir/busy/run/main.flags"
+check "a run without its steps" refuses "main.flags does not say how many steps" "${same[@]}" -o "$dir/busy"
 
 # GPT-2's tokens, whose table is in the run's folder, where there is a mirror to take it from
 if [ -n "${DATA_MIRROR:-}" ]; then
