@@ -30,6 +30,7 @@ MOST_TABLE_ROWS = 14  # of differences in a picture
 LONGEST_VALUE = 44  # characters of a setting on the terminal and in a picture
 MOST_SMOOTH, MOST_EVERY = 10**9, 86400  # steps; seconds
 PICTURES = (".png", ".svg", ".pdf")
+PAGES = (".html", ".htm")
 
 
 def shown(text, most=LONGEST_VALUE):
@@ -338,7 +339,7 @@ def main():
         "runs", nargs="+", metavar="RUN", help="a folder of -o, a main.log, a captured stdout, or a --log-json file"
     )
     parser.add_argument("--output", metavar="FILE", help="the picture: .png, .svg or .pdf")
-    parser.add_argument("--html", metavar="FILE", help="the page")
+    parser.add_argument("--html", metavar="FILE", help="the page: .html or .htm")
     parser.add_argument("--labels", nargs="+", metavar="NAME", help="the runs' names (default: those of their folders)")
     parser.add_argument(
         "--x", choices=("step", "tokens", "time"), default="step", help="what the curves run over (default: step)"
@@ -359,10 +360,11 @@ def main():
         "--every", type=positive_int, default=5, metavar="S", help="seconds between looks at the runs (default: 5)"
     )
     args = parser.parse_args()
-    if args.output and os.path.splitext(args.output)[1].lower() not in PICTURES:
-        fail(f"--output {args.output}: the name must end in {', '.join(PICTURES)}")
     if args.html == "":
         fail("--html '': the value is empty; name a file, or leave the flag out")
+    for flag, path, endings in (("--output", args.output, PICTURES), ("--html", args.html, PAGES)):
+        if path and os.path.splitext(path)[1].lower() not in endings:
+            fail(f"{flag} {shown(path, 1000)}: the name must end in {', '.join(endings)}")
     if args.smooth and args.smooth > MOST_SMOOTH:
         fail(f"--smooth {args.smooth}: at most {MOST_SMOOTH} steps")
     if args.every > MOST_EVERY:

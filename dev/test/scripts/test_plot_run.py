@@ -228,12 +228,14 @@ def test_what_is_no_log_is_refused_in_one_line(folder):
     assert "pipe.html: it is a pipe or a device" in plot(log, "--html", f"{folder}/pipe.html", code=1)
     assert not os.path.isfile(f"{folder}/pipe.html")  # which stays as it is
     assert "--html '': the value is empty" in plot(log, "--html", "", code=1)
+    assert "notes.txt: the name must end in .html, .htm" in plot(log, "--html", foreign, code=1)
+    assert unit.read(foreign) == "dear diary\n"
     assert "2 names for 1 runs" in plot(log, "--labels", "a", "b", code=1)
-    for same in (log, f"{folder}/../{os.path.basename(folder)}/main.log"):
-        assert "main.log: it is a file of the run" in plot(folder, "--html", same, code=1)
-        assert "main.log: it is a file of the run" in plot(log, "--html", same, code=1)
-    os.link(log, f"{folder}/log.svg")
-    assert "log.svg: it is a file of the run" in plot(log, "--output", f"{folder}/log.svg", code=1)
+    for flag, name in (("--output", "log.svg"), ("--html", "log.html")):
+        os.link(log, f"{folder}/{name}")
+        for path in (f"{folder}/{name}", f"{folder}/../{os.path.basename(folder)}/{name}"):
+            for read_from in (folder, log):
+                assert f"{name}: it is a file of the run" in plot(read_from, flag, path, code=1)
     assert unit.read(log) == main_log()
     assert "--follow writes" in plot(log, "--follow", code=1)
     assert "--difference is of two runs" in plot(log, "--difference", code=1)
