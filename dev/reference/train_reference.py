@@ -10,6 +10,7 @@ The flags are the trainers'; those that PyTorch adds have no short form. Writes 
 import glob
 import math
 import os
+import re
 import statistics
 import time
 from contextlib import nullcontext
@@ -176,11 +177,21 @@ class Log:
     def __init__(self, folder):
         self.path = folder and os.path.join(folder, "main.log")
         if folder:
+            self.refuse_other_runs(folder)
             try:
                 os.makedirs(folder, exist_ok=True)
                 open(self.path, "w", encoding="utf-8").close()
             except OSError as error:
                 fail(f"cannot write {self.path}: {error.strerror}")
+
+    def refuse_other_runs(self, folder):
+        """A main.log of this script is replaced; the trainers' has main.flags beside it, or another first line."""
+        ours = not os.path.exists(os.path.join(folder, "main.flags"))
+        if ours and os.path.isfile(self.path):
+            with open(self.path, "rb") as f:
+                ours = re.match(rb"s:0 (tel|trl):(\d+\.\d{9}|nan|inf)\b|$", f.readline(100)) is not None
+        if not ours:
+            fail(f"-o {folder}: it holds a run of another program, which stays as it is; name another folder")
 
     def line(self, text):
         if self.path:
