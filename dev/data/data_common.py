@@ -175,9 +175,16 @@ class Parser(argparse.ArgumentParser):
         fail(f"{message}; {meant}{os.path.basename(self.prog)} --help lists the options")
 
 
+def mirror_folder(path):
+    if path and not os.path.isdir(path):
+        fail(f"the mirror {path} is not a folder (from --mirror or DATA_MIRROR)")
+    return path
+
+
 def add_mirror_option(parser):
     parser.add_argument(
         "--mirror",
+        type=mirror_folder,
         default=os.environ.get("DATA_MIRROR") or None,
         metavar="DIR",
         help="a local folder that holds the raw files, anywhere below it (default: the environment's DATA_MIRROR)",
@@ -729,8 +736,6 @@ def write_tokenizer(path, tokens, eot_token):
 
 
 def walk_mirror(mirror):
-    if not os.path.isdir(mirror):
-        fail(f"the mirror {mirror} is not a folder (from --mirror or DATA_MIRROR)")
     for folder, names, files in os.walk(mirror):
         names.sort()
         yield folder, names, sorted(files)
@@ -827,10 +832,11 @@ def obtain(url, path, mirror=None, other_names=(), size=None, sha256=None):
             return path
         print(f"{path} is not the file that it should be; fetching it again", file=sys.stderr)
     if mirror:
-        found = find_in_mirror(mirror, {os.path.basename(path), os.path.basename(url), *other_names}, size, sha256)
+        names = dict.fromkeys([os.path.basename(url), *other_names, os.path.basename(path)])
+        found = find_in_mirror(mirror, names, size, sha256)
         if found:
             return found
-        print(f"the mirror {mirror} does not hold {os.path.basename(path)}", file=sys.stderr)
+        print(f"the mirror {mirror} does not hold {' or '.join(names)}", file=sys.stderr)
     make_directory(os.path.dirname(path))
     download(url, path, size, sha256)
     return path

@@ -940,6 +940,8 @@ def test_bad_input_ends_in_one_line(folder):
         (["text.py", good, "--output", f"{prefix}d", "--tokenizer", "bytes"], f"cannot write {prefix}d_train.bin"),
         (["tinyshakespeare.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
         (["hellaswag.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
+        (["tokenizer.py", "--mirror", "/no/such/folder", "--output", good], "/no/such/folder is not a folder"),
+        (["text.py", good, *output, "--tokenizer", "bytes", "--mirror", empty], f"{empty} is not a folder"),
         (["tinyshakespeare.py", "--tokenizer", "llama"], "'llama'"),
         (["fineweb.py", "--version", "1B"], "'1B'"),
         (["fineweb.py", "--workers", "0"], "'0' is not a whole number of at least 1"),
@@ -990,9 +992,11 @@ def test_downloads_are_whole_or_nothing(folder):
         assert os.listdir(os.path.dirname(target)) == []
         assert fetch("raw.bin", size=len(content), sha256=digest) == target and read(target) == content
         write(target, "damaged")
-        with contextlib.redirect_stderr(io.StringIO()):
-            fetch("raw.bin", size=len(content), sha256=digest)
-        assert read(target) == content
+        os.mkdir(os.path.join(folder, "mirror"))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            names = ["other.bin", "raw.bin"]
+            fetch("raw.bin", mirror=os.path.join(folder, "mirror"), other_names=names, size=len(content), sha256=digest)
+        assert read(target) == content and "/mirror does not hold raw.bin or other.bin\n" in said.getvalue()
     fetch("raw.bin", size=len(content), sha256=digest)  # it is there: no server is needed
     expect_failure(lambda: once(f"{address}/raw.bin", target + "2"), "cannot download", "--mirror")
     assert os.listdir(os.path.dirname(target)) == ["raw.bin"]
