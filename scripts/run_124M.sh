@@ -36,9 +36,13 @@ while [ $# -gt 0 ]; do
     *) fail "$1: no such argument; --help lists them, and flags of the trainer follow --" ;;
     esac
 done
+before=
 for flag; do
-    [[ ! $flag =~ ^(-x|--max-steps|-o|--output-dir|-y|--resume)$ ]] || fail "$flag: --minutes and -o before -- decide that"
-    [[ ! $flag =~ ^(--plan|--doctor|--help|--all-flags)$ ]] || fail "$flag: --cost before -- says what the run takes"
+    [[ ! ${flag%%=*} =~ ^(-x|--max-steps|-o|--output-dir|-y|--resume)$ ]] || fail "$flag: --minutes and -o before -- decide that"
+    [[ ! ${flag%%=*} =~ ^(--plan|--doctor|--help|--all-flags)$ ]] || fail "$flag: --cost before -- says what the run takes"
+    [[ ! $before=$flag =~ ^(-n|.*--checkpoint-every)=[-+]?0+$ ]] ||
+        fail "-n 0: the model would be lost at the end; name the steps between checkpoints, or leave -n out"
+    before=$flag
 done
 asked=$minutes
 minutes=${minutes:-15}

@@ -118,6 +118,11 @@ check "no time" refuses "--minutes 0: how long to train" --minutes 0
 check "another argument" refuses "--steps: no such argument" --steps 5
 check "a value that is not there" refuses "-o needs a value" -o
 check "what the script decides" refuses "-x: --minutes and -o before -- decide that" --text README.md -- -x 5
+check "it decides it in either form" refuses "--max-steps=5: --minutes and -o" --text README.md -- --max-steps=5
+for zero in "-n 0" "--checkpoint-every 00" "--checkpoint-every=0"; do
+    # shellcheck disable=SC2086 # a flag and its value
+    check "no checkpoint: $zero" refuses "-n 0: the model would be lost" --text README.md -o "$dir/none" -- -nk 0 -s 0 $zero
+done
 check "no GPU" env -u TRAINER -u TOKENIZER PATH=/usr/bin:/bin bash -c '! command -v nvidia-smi >/dev/null || exit 0; ! scripts/run_124M.sh 2>&1 | grep -qv "no GPU here"'
 check "a flag that is none" refuses "--nothing" --text README.md -o "$dir/other" -- --nothing 5
 finish
