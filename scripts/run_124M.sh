@@ -13,6 +13,7 @@
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: $*" >&2; exit 1; }
+error_in() { sed -n 's/^error: //p' "$1" | head -n 1; } # what the trainer said
 
 folder=log_run_124M minutes='' only_cost=0 text=()
 while [ $# -gt 0 ]; do
@@ -85,7 +86,8 @@ if [ ${#text[@]} -gt 0 ]; then
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}"
     }
-    data=(-i "${tokens}_train*.bin" -j "${tokens}_val*.bin")
+    literal=$(printf '%s' "$tokens" | sed 's/[][*?\\]/\\&/g') # of a name that the trainer would take for a pattern
+    data=(-i "${literal}_train*.bin" -j "${literal}_val*.bin")
     [ ! -e "$folder/gpt2_tokenizer.bin" ] || table=(--tokenizer "$folder/gpt2_tokenizer.bin")
     data+=(${table[@]+"${table[@]}"})
 else
@@ -116,14 +118,14 @@ if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
 else
     echo "== the speed of a step"
     "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
-        fail "the trainer failed: $(grep '^error' "$folder/speed.log" | head -n 1); all it said is in $folder/speed.log"
+        fail "the trainer failed: $(error_in "$folder/speed.log"); all it said is in $folder/speed.log"
     ms=$(sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$folder/speed.log")
     [ -n "$ms" ] || fail "the trainer timed no step; what it said is in $folder/speed.log"
     steps=$(awk -v ms="$ms" -v minutes="$minutes" 'BEGIN { n = int(minutes * 60000 / ms); print n < 20 ? 20 : n }')
     between() { awk -v ms="$ms" -v minutes="$1" 'BEGIN { n = int(minutes * 60000 / ms); print n < 1 ? 1 : n }'; }
     settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -u $((steps / 20)) -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
     [ ! -e "$run" ] || settings+=(--overwrite 1) # it has no checkpoint yet
-    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(grep '^error' "$folder/plan.log" | head -n 1)"
+    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(error_in "$folder/plan.log")"
     echo "$minutes" >"$folder/minutes"
     echo "$*" >"$folder/flags"
     echo "a step takes $ms ms: $steps steps in $minutes minutes"

@@ -34,6 +34,8 @@ end_it() {
     wait $script_pid
 }
 
+odd='a[1]*b\c?'
+check "a folder with a pattern's name" run 0.01 --cost -o "$dir/$odd" "${small[@]}"
 check "what it takes" run 0.02 --cost "${small[@]}"
 check "steps" says "^a step takes [0-9.]+ ms: [0-9]+ steps in 0.02 minutes"
 check "memory" says "host peak"
@@ -124,5 +126,5 @@ for zero in "-n 0" "--checkpoint-every 00" "--checkpoint-every=0"; do
     check "no checkpoint: $zero" refuses "-n 0: the model would be lost" --text README.md -o "$dir/none" -- -nk 0 -s 0 $zero
 done
 check "no GPU" env -u TRAINER -u TOKENIZER PATH=/usr/bin:/bin bash -c '! command -v nvidia-smi >/dev/null || exit 0; ! scripts/run_124M.sh 2>&1 | grep -qv "no GPU here"'
-check "a flag that is none" refuses "--nothing" --text README.md -o "$dir/other" -- --nothing 5
+check "a flag that is none" refuses "the trainer failed: unknown flag --nothing" --text README.md -o "$dir/other" -- --nothing 5
 finish
