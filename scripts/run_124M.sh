@@ -102,34 +102,40 @@ fi
 # What it takes
 
 run=$folder/run
+measured() { sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$folder/speed.log" 2>/dev/null; } # ms
+plan() { # says what the run takes
+    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(error_in "$folder/plan.log")"
+    echo "a step takes $ms ms: $steps steps in $minutes minutes"
+    grep -E '^\| (GPU peak|host peak|training tokens|steps|checkpoints|disk available)' "$folder/plan.log"
+}
 recorded() { # FILE PATTERN: prints what the run's first call recorded
     [ -s "$folder/$1" ] && [[ $(<"$folder/$1") =~ $2 ]] && cat "$folder/$1" && return
     fail "$folder/$1 is missing or damaged: write the $1 of the run's first call into it, or name another folder"
 }
 if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
-    had=$(recorded minutes "$number")
-    [ -z "$asked" ] || [ "$asked" = "$had" ] || fail "--minutes $asked: the run in $folder has $had; name another folder"
+    minutes=$(recorded minutes "$number")
+    [ -z "$asked" ] || [ "$asked" = "$minutes" ] || fail "--minutes $asked: the run in $folder has $minutes; name another folder"
     had=$(recorded flags "")
     [ $# = 0 ] || [ "$*" = "$had" ] || fail "-- $*: the run in $folder has ${had:-no flags}; name another folder"
     echo "== goes on from the newest checkpoint of $run"
     settings=(-o "$run" -y 1)
     steps=$(sed -n 's/^result --max-steps //p' "$run/main.flags" 2>/dev/null || :)
     [ -n "$steps" ] || fail "$run/main.flags does not say how many steps the run has; name another folder"
+    ms=$(measured || echo "?")
+    [ $only_cost = 0 ] || plan
 else
     echo "== the speed of a step"
     "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
         fail "the trainer failed: $(error_in "$folder/speed.log"); all it said is in $folder/speed.log"
-    ms=$(sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$folder/speed.log")
+    ms=$(measured)
     [ -n "$ms" ] || fail "the trainer timed no step; what it said is in $folder/speed.log"
     steps=$(awk -v ms="$ms" -v minutes="$minutes" 'BEGIN { n = int(minutes * 60000 / ms); print n < 20 ? 20 : n }')
     between() { awk -v ms="$ms" -v minutes="$1" 'BEGIN { n = int(minutes * 60000 / ms); print n < 1 ? 1 : n }'; }
     settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -u $((steps / 20)) -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
     [ ! -e "$run" ] || settings+=(--overwrite 1) # it has no checkpoint yet
-    "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(error_in "$folder/plan.log")"
+    plan
     echo "$minutes" >"$folder/minutes"
     echo "$*" >"$folder/flags"
-    echo "a step takes $ms ms: $steps steps in $minutes minutes"
-    grep -E '^\| (GPU peak|host peak|training tokens|steps|checkpoints|disk available)' "$folder/plan.log"
 fi
 [ $only_cost = 0 ] || exit 0
 

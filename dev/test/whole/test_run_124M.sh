@@ -50,6 +50,9 @@ check "says so" says "^== goes on from the newest checkpoint of $dir/out/run"
 check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")")"
 check "a sample" says "^The "
 check "an export" test -s "$dir/out/hugging_face/model.safetensors"
+check "what it takes now" run 0.15 --cost
+check "time" says "^a step takes [0-9.]+ ms: [0-9]+ steps in 0.15 minutes"
+check "no step is left" says "^\| steps  *\| ([0-9]+) to \1: 0 tokens"
 check "once more" run 0.15
 trains_no_step() { ! grep -q "^step" "$dir/log"; }
 check "trains no step" trains_no_step
