@@ -13,6 +13,16 @@
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: $*" >&2; exit 1; }
+stopped=0
+ended_with_us() { # COMMAND...: passes the signals that end this script on to the command, and waits for it
+    "$@" &
+    local pid=$!
+    trap 'stopped=1; kill -TERM $pid 2>/dev/null' INT TERM # a job in the background ignores Ctrl-C
+    trap 'stopped=1; kill -HUP $pid 2>/dev/null' HUP
+    while kill -0 $pid 2>/dev/null; do wait $pid || :; done
+    trap - INT TERM HUP
+    wait $pid
+}
 error_in() { sed -n 's/^error: //p' "$1" | head -n 1; } # what the trainer said
 
 folder=log_run_124M minutes='' only_cost=0 text=()
@@ -125,8 +135,9 @@ if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
     [ $only_cost = 0 ] || plan
 else
     echo "== the speed of a step"
-    "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 ||
+    ended_with_us "$trainer" "${recipe[@]}" "${data[@]}" "$@" -v 0 -m 1 -n 0 -x 12 >"$folder/speed.log" 2>&1 || [ $stopped = 1 ] ||
         fail "the trainer failed: $(error_in "$folder/speed.log"); all it said is in $folder/speed.log"
+    [ $stopped = 0 ] || fail "stopped by a signal before the first step: the same command begins again"
     ms=$(measured)
     [ -n "$ms" ] || fail "the trainer timed no step; what it said is in $folder/speed.log"
     steps=$(awk -v ms="$ms" -v minutes="$minutes" 'BEGIN { n = int(minutes * 60000 / ms); print n < 20 ? 20 : n }')
@@ -143,7 +154,7 @@ fi
 # Train, and see
 
 if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
-    "$trainer" "${settings[@]}" || fail "the trainer ended with exit code $?; the same command goes on from its newest checkpoint"
+    ended_with_us "$trainer" "${settings[@]}" || fail "the trainer ended with exit code $?; the same command goes on from its newest checkpoint"
 fi
 if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
     echo "stopped before step $steps: the same command goes on"

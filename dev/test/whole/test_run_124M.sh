@@ -23,14 +23,14 @@ wait_for() { # TEXT: until a run in the background says it
     local tries=0
     until grep -q "^$1" "$dir/log" || [ $((tries += 1)) -gt 600 ]; do sleep .1; done
 }
-# end_it SIGNAL: the trainer of a run in the background, once it has written a checkpoint
+# end_it SIGNAL [script]: the trainer of a run in the background, or the script alone, once it has written a checkpoint
 end_it() {
     local script_pid
     : >"$dir/log"
     run 0.15 "${small[@]}" &
     script_pid=$!
     wait_for "wrote checkpoint"
-    pkill "-$1" -f -- "$TRAINER .*-o $dir/out/run"
+    if [ $# = 2 ]; then pkill "-$1" -P $script_pid; else pkill "-$1" -f -- "$TRAINER .*-o $dir/out/run"; fi
     wait $script_pid
 }
 
@@ -45,6 +45,11 @@ check "stopped" end_it TERM
 check "says so" says "^stopped before step [0-9]+: the same command goes on"
 check "killed" eval '! end_it KILL'
 check "says it, too" says "^error: the trainer ended with exit code 137; the same command goes on"
+for signal in TERM HUP; do
+    check "the script has a SIG$signal" end_it $signal script
+    check "so has its trainer" says "^SIG$signal: ending after this step"
+    check "it is waited for" says "^stopped before step [0-9]+: the same command goes on"
+done
 check "goes on" run 0.15 "${small[@]}"
 check "says so" says "^== goes on from the newest checkpoint of $dir/out/run"
 check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")")"
