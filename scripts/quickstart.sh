@@ -2,8 +2,8 @@
 # From a fresh clone to a GPT-2 that has learned to write: builds, gets text, trains a small model on its bytes, and
 # prompts it. The model, its text and the whole log are kept in build/quickstart; a model of an earlier run there stays, too.
 #
-# Costs: with a GPU about a minute, most of it compilation, 1 GB of memory and 160 MB of disk; on two CPU cores three minutes,
-# 270 MB of memory and 13 MB of disk.
+# Costs: with a GPU about 40 seconds, most of them compilation, 0.5 GB of memory and 161 MiB of disk; on two CPU cores about 41
+# seconds, 288 MiB of memory and 14 MiB of disk.
 # Needs: a C compiler, make, bash and python3, all without packages; for a GPU, the CUDA Toolkit. On Debian and Ubuntu what
 # is missing is installed, as root or by a sudo that asks no password; NO_INSTALL=1 only names it.
 # Text: TinyShakespeare, from the folder that DATA_MIRROR names or by download; with neither, this project's own sources.
