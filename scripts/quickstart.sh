@@ -131,7 +131,7 @@ if [ -n "$(ls $dir/model/model_*.bin 2>/dev/null)" ]; then # of an earlier run
 fi
 echo "== ./$trainer, in full in $dir/train.log"
 export OMP_WAIT_POLICY=passive # threads that spin while they wait slow a busy machine down
-rm -rf $dir/model
+rm -rf $dir/model $dir/trainer
 set -- -i ${data}_train.bin -j ${data}_val.bin -o $dir/model -u 100 -q 0.1 -c 0.1 -s 0
 if [ $gpu = 1 ]; then
     set -- "$@" -e gpt2:l6c384h6t256 -b 64 -t 256 -x 900 -l 1e-3 -v 150 -m 1 -n 900
@@ -140,8 +140,15 @@ else
     set -- "$@" -e gpt2:l4c128h4t64 -b 16 -t 64 -x 1500 -l 2e-3 -v 250 -m 16 -n 1500
     checkpoint=$dir/model/model_00001500.bin
 fi
-{ ./$trainer "$@" || : >$dir/failed; } 2>&1 | tee $dir/train.log |
-    grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)' || :
+{
+    ./$trainer "$@" &
+    echo $! >$dir/trainer
+    wait $! || : >$dir/failed
+} 2>&1 | tee $dir/train.log | grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)' &
+# A signal to this script is passed on to the trainer, which then saves its model.
+trap 'kill "$(cat $dir/trainer)" 2>/dev/null; wait; fail "stopped by a signal; see $dir/train.log"' INT TERM HUP
+wait $! || :
+trap - INT TERM HUP
 [ ! -e $dir/failed ] || fail "./$trainer failed; see $dir/train.log"
 sed -n '/^total average/p' $dir/train.log
 

@@ -9,6 +9,7 @@ Needs a shell and the standard library. Each test has a copy of the script, with
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -159,6 +160,22 @@ def test_compiling_says_how_long_it_has_been(folder):
     said = os.read(master, 65536).decode()
     os.close(master)
     assert done.returncode == 0 and "\r   compiling for 1 s" in said and "\r\033[K" in said, said
+
+
+def test_a_signal_reaches_the_trainer_and_is_waited_for(folder):
+    quickstart(folder)
+    saves = 'trap "sleep 1; echo saved; exit" TERM; echo step 100/1500; for i in 1 2 3 4 5 6 7 8 9; do sleep 1; done'
+    write_program(f"{folder}/bin", "make", f"printf '%s\\n' '#!/bin/sh' '{saves}' >train_gpt2")
+    path = os.path.join(folder, "bin")
+    command = [os.path.join(path, "sh"), "scripts/quickstart.sh"]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with subprocess.Popen(command, cwd=folder, env={"PATH": path}, stdout=-1, stderr=-1, text=True) as script:
+            for line in script.stdout:
+                if line.startswith("step"):
+                    script.send_signal(number)
+            said = script.stderr.read()
+        assert script.returncode == 1 and said == "error: stopped by a signal; see build/quickstart/train.log\n", said
+        assert text_of(folder, "train.log").endswith("saved\n")
 
 
 def text_of(folder, name):
