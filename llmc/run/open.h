@@ -306,9 +306,6 @@ NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
     if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
         path = tokenizer_of_model(source, folder, sizeof(folder));
     }
-    if (t->options.typed[CLI_INDEX_tokenizer] && comm_rank(t->comm) == 0 && file_missing(path)) {
-        fatal("--tokenizer %s: no such file or folder", path);
-    }
     snprintf(t->tokenizer_path, sizeof(t->tokenizer_path), "%s", path);
 }
 

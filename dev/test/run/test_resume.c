@@ -36,6 +36,7 @@ static void open_start(Comm* c, RunStart* s, DataLoader* data) {
     const HostAlloc host_memory = {NULL, NULL};
     dataloader_open(data, unit_path(data_name), 2, 4, 1, 42, V, host_memory);
     run_start_open(s, &options, c);
+    run_start_keep_flags(s, &options);
     run_start_describe(s, &options, config, &numerics, data, data, num_steps, 50256);
     run_start_compare(s, &options);
 }
@@ -167,6 +168,7 @@ static void takes_flags(Comm* c) {
     o.typed[CLI_INDEX_resume] = o.typed[CLI_INDEX_output_dir] = 1;
     o.typed[rank == 0 ? CLI_INDEX_val_every : CLI_INDEX_seed] = 1; // of the default's value
     run_start_open(&s, &o, c);
+    run_start_keep_flags(&s, &o);
     CLAIM(o.batch == 2 && o.time == 4 && o.max_steps == 100 && o.weight_decay == 0.125);
     CLAIM(strcmp(o.model, unit_path("first.bin")) == 0 && o.checkpoint_every == 7 && o.seed == 43);
     CLAIM(o.val_every == cli_defaults().val_every && o.typed[CLI_INDEX_val_every] && !o.typed[CLI_INDEX_seed]);

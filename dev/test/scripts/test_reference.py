@@ -7,6 +7,7 @@ Needs PyTorch 1.13 or newer and numpy; without them it says so and tests nothing
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -356,6 +357,8 @@ def test_a_pytorch_step_is_timed(_):
 
 
 def test_a_backend_that_the_cpu_lacks_is_refused(_):
+    if importlib.util.find_spec("torch.nn.attention") is None:  # before PyTorch 2.3
+        return
     flags = ["--batch", "1", "--time", "16", "--vocab", "64", "--compile", "0", "--device", "cpu", "--sdpa", "cudnn"]
     _, error = run("time_torch.py", *flags, code=1)
     assert "--sdpa cudnn does not serve this device" in error, error

@@ -591,7 +591,6 @@ check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOL
 check "at the start" grep -q '^note: without -o' <(sed '/^val loss\|^step /,$d' "$dir/stdout")
 check "with -o it does not" without_words "without -o" "${short[@]}" -o "$dir/keeps"
 check "nor does a plan" without_words "without -o" "${short[@]}" --plan
-check "--tokenizer that is not there" fails_with "--tokenizer $dir/none: no such file or folder" "${short[@]}" --tokenizer "$dir/none"
 check "--log-json that cannot be opened" fails_with "$dir/none/log" "${short[@]}" --log-json "$dir/none/log" -o "$dir/never"
 check "leaves no folder" test ! -e "$dir/never"
 check "--log-json in a new folder" "$trainer" "${short[@]}" --log-json "$dir/new/log" -o "$dir/new" >/dev/null
