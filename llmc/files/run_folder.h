@@ -25,8 +25,8 @@ are ever removed.
 
 typedef struct {
     char path[1024];
-    int lock;     // file descriptor of the lock; -1: none
-    int slot;     // of the temporary files: the lock's, which goes however the process ends, unless it is killed
+    int lock; // file descriptor of the lock; -1: none
+    int slot; // the lock's among the temporary files, which are removed however the process ends, unless it is killed
     int* damaged; // (num_damaged) steps of checkpoints that were found not to be whole
     int num_damaged;
     char damage[2048]; // what is wrong with the newest of them

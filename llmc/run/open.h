@@ -426,15 +426,14 @@ static inline void trainer_begin_(Trainer* t) {
     if (comm_size(t->comm) > 1) { signals_begin_steps(); } // from here on, processes agree on signals
 }
 
-// Creates or clears the folder, and opens --log-json: first, so that nothing has changed where it cannot be opened; but later
-// where it is in a new folder.
+// Creates or clears the folder, and opens --log-json. An existing folder is changed only after the log could be opened; a new
+// one is created first, as the log may be in it.
 static inline void trainer_begin_folder_(Trainer* t) {
-    const char *log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL, *folder = t->options.output_dir;
-    size_t n = folder != NULL ? strlen(folder) : 0;
-    int inside = log != NULL && n > 0 && !t->start.scan.exists && strncmp(log, folder, n) == 0;
-    if (!inside) { step_log_open(&t->log, log); }
+    const char* log = comm_rank(t->comm) == 0 ? t->options.log_json : NULL;
+    int exists = t->start.scan.exists;
+    if (exists) { step_log_open(&t->log, log); }
     run_start_begin(&t->start, &t->options);
-    if (inside) { step_log_open(&t->log, log); }
+    if (!exists) { step_log_open(&t->log, log); }
 }
 
 // Writes the first line of main.jsonl and --log-json, which identifies the run.
@@ -465,8 +464,9 @@ static inline void trainer_open(Trainer* t) {
     trainer_opened_ = t;
     atexit(trainer_at_exit_);
     run_start_open(&t->start, o, t->comm);
-    trainer_check_options(o, comm_size(t->comm));       // with what -y 1 takes from the run
-    run_flags_take(o, &t->start.before, o->output_dir); // what has no effect is as in a checkpoint of an older version
+    trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
+    // Older versions recorded flags that have no effect: with the checkpoint's values they compare as equal.
+    run_flags_take(o, &t->start.before, o->output_dir);
     run_start_keep_flags(&t->start, o);
     trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;

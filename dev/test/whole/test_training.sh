@@ -591,10 +591,6 @@ check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOL
 check "at the start" grep -q '^note: without -o' <(sed '/^val loss\|^step /,$d' "$dir/stdout")
 check "with -o it does not" without_words "without -o" "${short[@]}" -o "$dir/keeps"
 check "nor does a plan" without_words "without -o" "${short[@]}" --plan
-check "--log-json that cannot be opened" fails_with "$dir/none/log" "${short[@]}" --log-json "$dir/none/log" -o "$dir/never"
-check "leaves no folder" test ! -e "$dir/never"
-check "--log-json in a new folder" "$trainer" "${short[@]}" --log-json "$dir/new/log" -o "$dir/new" >/dev/null
-check "is written" test -s "$dir/new/log"
 check "a flag that has no effect" "$trainer" "${short[@]}" --momentum 0.5 -o "$dir/unused" >/dev/null
 check "is not kept" grep -q "momentum 0.95" "$dir/unused/main.flags"
 check "--resume-anyway without -y 1" notes "--resume-anyway 1 has no effect without -y 1" "${short[@]}" --resume-anyway
