@@ -47,7 +47,7 @@ struct Scalars {
     unsigned first_non_finite;
     // fp8
     int saturated_steps;
-    CodeCounts codes[2]; // of the step, in this process: of what is in e4m3, and of the gradient of the logits
+    CodeCounts codes; // of the step, in this process
 };
 
 struct GPT2 {
@@ -191,7 +191,7 @@ static void gpt2_fp8_weights(GPT2* model, int first, int blocks, std::initialize
             fp8_weights(f, first, blocks, stride, collect, w.weight, w.IN, w.OUT, model->stream);
         }
         if (!collect) { continue; }
-        scales_of(f->weight_scales + at, (float*)f->weight_amax + at, 1, count, 1, -1, NULL, model->stream);
+        scales_of(f->weight_scales + at, (float*)f->weight_amax + at, 1, count, 1, NULL, model->stream);
     }
 }
 
@@ -590,10 +590,8 @@ static Status gpt2_take_scalars(GPT2* model) {
     model->info.grad_norm = model->scalars_host->norm;
     model->info.non_finite_weights = model->scalars_host->non_finite_weights;
     model->info.saturated_steps = model->scalars_host->saturated_steps;
-    for (int i = 0; i < 2; i++) {
-        const CodeCounts n = model->scalars_host->codes[i];
-        model->info.codes[i] = {n.codes, n.zeros, n.largest};
-    }
+    const CodeCounts n = model->scalars_host->codes;
+    model->info.codes = {n.codes, n.zeros, n.largest};
     return STATUS_OK;
 }
 
@@ -746,9 +744,10 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
         const int shares = gpt2_shares(model);
         int* longest = &model->scalars->saturated_steps;
         cuda_try(cudaMemsetAsync(longest, 0, sizeof(*longest), model->stream));
-        cuda_try(cudaMemsetAsync(model->scalars->codes, 0, sizeof(model->scalars->codes), model->stream));
+        CodeCounts* codes = &model->scalars->codes;
+        cuda_try(cudaMemsetAsync(codes, 0, sizeof(*codes), model->stream));
         fp8_next_scales(&model->fp8, shares ? gpt2_all_amax(model) : (float*)model->fp8.amax,
-                        shares ? model->info.size : 1, longest, model->scalars->codes, model->stream);
+                        shares ? model->info.size : 1, longest, codes, model->stream);
     }
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     gpt2_copy_scalars(model);

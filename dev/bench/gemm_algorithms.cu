@@ -20,8 +20,7 @@ constexpr int PADDED_VOCABULARY = 50304, LIBRARY_CHOICES = 64, SEMIFINALISTS = 3
 struct StepGemm {
     const char* name;
     MatmulShape shape;
-    bool adds;               // D = C + A B
-    bool of_dlogits = false; // in fp8 one operand is in e5m2
+    bool adds; // D = C + A B
 };
 
 // Those of llmc/cuda/matmul.cuh in a layer, and of the classifier; in fp8 both operands are K-major
@@ -34,7 +33,7 @@ static std::vector<StepGemm> gemms_of_step(int R, int C, bool fp8) {
                                    {"fc", matmul_shape(4 * C, R, C, 1, 0, bias, x), false},
                                    {"fcproj", matmul_shape(C, R, 4 * C, 1, 0, bias, x), true},
                                    {"logits", matmul_shape(Vp, R, C, 1, 0, none, x), false},
-                                   {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false, true},
+                                   {"input of logits", matmul_shape(C, R, Vp, 0, 0, none, x), false},
                                    {"input of fcproj", matmul_shape(4 * C, R, C, 0, 0, none, x), false},
                                    {"input of fc", matmul_shape(C, R, 4 * C, 0, 0, none, x), false},
                                    {"input of attproj", matmul_shape(C, R, C, 0, 0, none, x), false},
@@ -43,7 +42,7 @@ static std::vector<StepGemm> gemms_of_step(int R, int C, bool fp8) {
                                    {"weight of attproj", matmul_shape(C, C, R, 0, 1, none, f), false},
                                    {"weight of fc", matmul_shape(C, 4 * C, R, 0, 1, none, f), false},
                                    {"weight of fcproj", matmul_shape(4 * C, C, R, 0, 1, none, f), false},
-                                   {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false, true}};
+                                   {"weight of wte", matmul_shape(C, Vp, R, 0, 1, none, f), false}};
     for (StepGemm& g : gemms) {
         if (fp8) { g.shape.transpose_a = 1, g.shape.transpose_b = 0; }
     }
@@ -197,9 +196,8 @@ static void search(Matmul* mm, const StepGemm& gemm, floatX* a, floatX* b, char*
     check(matmul_describe(mm, &s.plan));
     if (scale) {
         const bool is_weight = gemm.shape.out_type == CUDA_R_32F;
-        const cudaDataType_t type_of_b = gemm.of_dlogits ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
         check(matmul_set(s.plan.a, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3));
-        check(matmul_set(s.plan.b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)type_of_b));
+        check(matmul_set(s.plan.b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3));
         check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                          (int8_t)e4m3_accumulates_fast(is_weight, gemm.shape.k)));
         check(matmul_set(s.plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale));

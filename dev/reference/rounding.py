@@ -3,8 +3,8 @@
 The GPU trainer stores every activation, and every gradient of one, in bf16, and computes in between in fp32. Round
 stands wherever train_gpt2.cu stores a tensor; the arithmetic in between is fp64 here, since fp32 errs 2^-16 times as
 much. Weights are bf16 copies of the fp32 master weights; their gradients are fp32. Attention rounds P and dS as well,
-before the GEMMs that they enter. With --fp8 the operands of all other GEMMs are rounded to e4m3, too, and the
-gradient of the logits to e5m2.
+before the GEMMs that they enter. With --fp8 the operands of all other GEMMs are rounded to e4m3, too, the gradient of
+the logits with dither.
 
 measure() gives, for each tensor that dev/test/whole/reference_test.h compares, the root mean square of its error over
 some batches; the test allows three times as much. A fault that is larger than our rounding is refused, and nothing
@@ -74,38 +74,38 @@ class Attention(torch.autograd.Function):
 FP8_HEADROOM = 2  # dev/cuda/matmul/fp8.cuh
 
 
-def to_fp8(x, headroom=1, largest=448, mantissa=3, normal=2.0**-6):
-    """x in e4m3 or, by E5M2, in e5m2. Its scale is the smallest power of two with which headroom times its largest does
-    not saturate."""
-    scale = 2.0 ** math.ceil(math.log2(x.abs().max().item() * headroom / largest))
-    spacing = torch.exp2(torch.floor(torch.log2((x / scale).abs().clamp(min=normal))) - mantissa)
-    return torch.round(x / scale / spacing) * spacing * scale
-
-
-E5M2 = {"largest": 57344, "mantissa": 2, "normal": 2.0**-14}
+def to_e4m3(x, headroom=1, dithers=False):
+    """x in e4m3. Its scale is the smallest power of two with which headroom times its largest does not saturate.
+    dithers: small numbers are right on average (dither_of in llmc/cuda/quantize.cuh)."""
+    scale = 2.0 ** math.ceil(math.log2(x.abs().max().item() * headroom / 448))
+    x = x / scale
+    spacing = torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=2.0**-6))) - 3)
+    if dithers:
+        x = x + (torch.rand_like(x) - 0.5) * 2.0**-9
+    return torch.round(x / spacing) * spacing * scale
 
 
 class LinearFP8(torch.autograd.Function):
-    """x w^T and its two gradients, of operands in e4m3, the gradient in `dout_format`."""
+    """x w^T and its two gradients, of operands in e4m3. dithers: the gradient of the result with dither."""
 
     @staticmethod
-    def forward(ctx, x, w, dout_format):
-        x, w = to_fp8(x, FP8_HEADROOM), to_fp8(w)
+    def forward(ctx, x, w, dithers):
+        x, w = to_e4m3(x, FP8_HEADROOM), to_e4m3(w)
         ctx.save_for_backward(x, w)
-        ctx.dout_format = dout_format
+        ctx.dithers = dithers
         return x @ w.T
 
     @staticmethod
     def backward(ctx, dout):
         x, w = ctx.saved_tensors
-        dout = to_fp8(dout, FP8_HEADROOM, **ctx.dout_format)
+        dout = to_e4m3(dout, FP8_HEADROOM, ctx.dithers)
         return dout @ w, dout.flatten(0, -2).T @ x.flatten(0, -2), None
 
 
 def linear_fp8(x, w, b=None):
     if b is None:  # the classifier
-        return LinearFP8.apply(x, w, E5M2)
-    return LinearFP8.apply(x, w, {}) + b
+        return LinearFP8.apply(x, w, True)
+    return LinearFP8.apply(x, w, False) + b
 
 
 def rounded_block(block, x, linear):

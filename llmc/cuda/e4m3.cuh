@@ -17,10 +17,6 @@ binades.
 
 constexpr float E4M3_LARGEST = 448;
 
-// e5m2 has 2 bits of mantissa and 32 binades; its largest number is this many times e4m3's. The gradient of the logits is in
-// e5m2: in e4m3, beside a target's near 1, most would round to 0, and tokens that never occur would keep too much probability.
-constexpr float E5M2_REACH = 128;
-
 // One of an array of scales: cuBLASLt refuses (NOT_SUPPORTED) a scale whose address is no multiple of 16.
 struct alignas(16) E4m3Scale {
     float value;

@@ -1,5 +1,5 @@
 /*
-Tensors in e4m3 or e5m2 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its
+Tensors in e4m3 (e4m3.cuh), each with one scale that is known before: codes in the order of the tensor, and of its
 transpose in the same read. An 8-bit GEMM reads both of its operands along K: the rows of an activation in the forward pass, its
 columns in a weight gradient. Along K, in each group of 16 numbers, i and i + 8 are neighbours, at 2 i and 2 i + 1 (code_at).
 That is how wgmma's threads hold them, so that an epilogue need not sort. A GEMM whose operands both have this order adds the
@@ -21,11 +21,21 @@ constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256
 
 __host__ __device__ constexpr int code_at(int i) { return (i & ~15) + (i & 7) * 2 + (i >> 3 & 1); }
 
+// At most half of e4m3's smallest number, up or down: as good as random, it is made of x's lowest 16 bits; 0 where these are.
+// With it small numbers, rounded, are right on average. Of a row's gradients of logits most are below half of the smallest
+// number, beside a target's near 1: if all became 0, tokens that never occur would keep too much probability.
+__device__ inline float dither_of(float x) {
+    constexpr float SMALLEST = 0x1p-9f;
+    constexpr uint32_t MIDDLE = 0x3b400000; // 1.5 SMALLEST; the bits below are its mantissa
+    return __uint_as_float((__float_as_uint(x) << 7 & 0x7fffff) ^ MIDDLE) - 1.5f * SMALLEST;
+}
+
 // The codes of x and of y in bits 0-7 and 8-15, for inverse = 1 / scale, a power of two. x - x is NaN where x is not finite.
-template <__nv_fp8_interpretation_t FORMAT = __NV_E4M3>
-__device__ inline uint32_t code_pair(float x, float y, float inverse) {
-    const float2 scaled = make_float2(fmaf(x, inverse, x - x), fmaf(y, inverse, y - y));
-    return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, FORMAT);
+template <bool DITHERS = false> __device__ inline uint32_t code_pair(float x, float y, float inverse) {
+    float2 added = {x - x, y - y};
+    if (DITHERS) { added = {added.x + dither_of(x), added.y + dither_of(y)}; }
+    const float2 scaled = {fmaf(x, inverse, added.x), fmaf(y, inverse, added.y)};
+    return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
 }
 // Of codes: how many there are, how many are 0, and how many are the largest, to which numbers beyond the scale are cut off
 struct CodeCounts {
@@ -35,9 +45,8 @@ struct CodeCounts {
 __device__ inline bool is_counted(int row) { return row / QUANTIZE_ROWS % 32 == 0; }
 
 // *counts += those of the warp's words of four codes, as far as they are `inside` of the tensor
-template <__nv_fp8_interpretation_t FORMAT, int N>
-__device__ inline void warp_count_codes(CodeCounts* counts, const uint32_t (&words)[N], bool inside) {
-    constexpr uint32_t LARGEST = FORMAT == __NV_E4M3 ? 0x7e7e7e7e : 0x7b7b7b7b;
+template <int N> __device__ inline void warp_count_codes(CodeCounts* counts, const uint32_t (&words)[N], bool inside) {
+    constexpr uint32_t LARGEST = 0x7e7e7e7e;
     unsigned zeros = 0, largest = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -153,8 +162,8 @@ struct LogitGradientSource {
         }
     }
 };
-template <class Source> constexpr __nv_fp8_interpretation_t format_of = __NV_E4M3;
-template <> constexpr __nv_fp8_interpretation_t format_of<LogitGradientSource> = __NV_E5M2;
+template <class Source> constexpr bool dithers = false;
+template <> constexpr bool dithers<LogitGradientSource> = true;
 
 // ----------------------------------------------------------------------------
 // Quantising
@@ -218,7 +227,7 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
             }
 #pragma unroll
             for (int j = 0; j < 8; j += 2) {
-                const uint32_t pair = code_pair<format_of<Source>>(v[j], v[j + 1], inverse);
+                const uint32_t pair = code_pair<dithers<Source>>(v[j], v[j + 1], inverse);
                 largest = larger_magnitude(larger_magnitude(largest, v[j]), v[j + 1]);
                 codes[k][j / 4] |= pair << j % 4 * 8;
                 if (COLUMNS) { put_pair(words, j, k, pair); }
@@ -244,7 +253,7 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
     if (counts && is_counted(first_row)) {
         const uint32_t all[8] = {codes[0][0], codes[0][1], codes[1][0], codes[1][1],
                                  codes[2][0], codes[2][1], codes[3][0], codes[3][1]};
-        warp_count_codes<format_of<Source>>(counts, all, row < R && column < C);
+        warp_count_codes(counts, all, row < R && column < C);
     }
     if constexpr (COLUMNS) {
 #pragma unroll
@@ -309,32 +318,30 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
 }
 
 static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
-                                     int e5m2, int* longest, CodeCounts* counts, CodeCounts* totals) {
+                                     int* longest, CodeCounts* counts, CodeCounts* total) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
     if (counts) {
-        CodeCounts* total = &totals[i == e5m2];
         atomicAdd(&total->codes, counts[i].codes), atomicAdd(&total->zeros, counts[i].zeros);
         atomicAdd(&total->largest, counts[i].largest);
     }
     float largest = 0;
     for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
-    const float reach = i == e5m2 ? E5M2_REACH : 1, scale = e4m3_scale(largest * headroom) / reach;
+    const float scale = e4m3_scale(largest * headroom);
     E4m3Scale* s = &scales[i];
-    const bool beyond = s->value != 0 && largest > E4M3_LARGEST * reach * s->value;
+    const bool beyond = s->value != 0 && largest > E4M3_LARGEST * s->value;
     s->saturated = beyond && isfinite(scale) ? s->saturated + 1 : 0;
     s->value = isfinite(scale) ? scale : s->value == 0 ? 1 : s->value;
     if (longest) { atomicMax(longest, s->saturated); }
 }
 
-// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate, in e5m2 for number
-// `e5m2`. One whose largest is not finite stays or, if it is 0, becomes 1. *longest = the largest of it and of how many steps
-// in a row a tensor's numbers were beyond the scale that it had; or NULL. totals (2) += counts (count), unless that is NULL:
-// those of e4m3's tensors, and of number `e5m2`.
-static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int e5m2,
-                             int* longest, cudaStream_t stream, CodeCounts* counts = NULL, CodeCounts* totals = NULL) {
-    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, e5m2, longest, counts,
-                                                            totals);
+// scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate. One whose largest is
+// not finite stays or, if it is 0, becomes 1. *longest = the largest of it and of how many steps in a row a tensor's numbers
+// were beyond the scale that it had; or NULL. *total += counts (count), unless that is NULL.
+static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int* longest,
+                             cudaStream_t stream, CodeCounts* counts = NULL, CodeCounts* total = NULL) {
+    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, longest, counts,
+                                                            total);
     cuda_try(cudaGetLastError());
 }
 

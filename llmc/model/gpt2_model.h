@@ -206,8 +206,7 @@ typedef struct {
     // gpt2_wait_update.
     unsigned long long non_finite_weights;
     int saturated_steps; // fp8: for how many steps in a row, up to the last gpt2_update, a tensor has saturated; likewise
-    GPT2Codes
-        codes[2]; // fp8: of the last step, in this process: what is in e4m3, and the gradient of the logits; likewise
+    GPT2Codes codes;     // fp8: of the last step, in this process, but for the gradient of the logits; likewise
 } GPT2Info;
 
 // The blocks of memory that have an element for each parameter. In memory they are in the order of parameter_layout.h; the

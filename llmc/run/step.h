@@ -98,14 +98,11 @@ static inline double trainer_percent_(unsigned long long some, unsigned long lon
 
 // Before a validation, says what fp8's scales lost in the step before it.
 static inline void trainer_say_codes_(const Trainer* t, int step) {
-    const GPT2Codes *operands = &gpt2_info(t->model)->codes[0], *logits = operands + 1;
-    if (operands->counted == 0 || !trainer_due(t, step + 1, t->options.val_every)) { return; }
+    const GPT2Codes codes = gpt2_info(t->model)->codes;
+    if (codes.counted == 0 || !trainer_due(t, step + 1, t->options.val_every)) { return; }
     terminal_line_clear();
-    printf("note: fp8: of the numbers of step %d, %.3g%% became 0 and %.3g%% were cut off; of its gradient of the "
-           "logits, %.3g%% and %.3g%%\n",
-           step + 1, trainer_percent_(operands->zeros, operands->counted),
-           trainer_percent_(operands->cut, operands->counted), trainer_percent_(logits->zeros, logits->counted),
-           trainer_percent_(logits->cut, logits->counted));
+    printf("note: fp8: of the numbers of step %d, %.3g%% became 0 and %.3g%% were cut off\n", step + 1,
+           trainer_percent_(codes.zeros, codes.counted), trainer_percent_(codes.cut, codes.counted));
 }
 
 // Ends the run if a completed update has left weights unchanged. Says where fp8's scales do not follow, every ten steps.

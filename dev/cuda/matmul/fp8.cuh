@@ -1,6 +1,6 @@
 /*
-The matmul groups of a training step in e4m3, the gradient of the logits in e5m2 (llmc/cuda/e4m3.cuh): operands are quantised
-where they are computed, not stored in 16 bits first, or before the GEMM that reads them. An input's columns, for its weight
+The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are quantised where they are computed, not stored
+in 16 bits first, or before the GEMM that reads them. An input's columns, for its weight
 gradient, are written with its rows and kept; but those of fcproj's, the largest, are computed again with the gradient of fc's
 output, which reads the same tensor.
 
@@ -237,7 +237,7 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
         quantize(f->dout, f->dout_columns, &f->amax[dout], source, &f->scales[dout].value, s.R, s.OUT, stream, NULL,
                  NULL, QuantizeBatch(), &f->counts[dout]);
     }
-    t->a_scale = &f->scales[dout].value, t->a_is_e5m2 = layer == f->layers;
+    t->a_scale = &f->scales[dout].value;
     if (group == MATMUL_WEIGHT) {
         t->a = of_fc ? f->dfch_columns : f->dout_columns;
         t->b = fp8_inp_columns(f, layer, linear), t->b_scale = &f->scales[inp].value;
@@ -248,12 +248,11 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
     return MATMUL_INPUT;
 }
 
-// The codes of the gradient of the logits
+// The codes of the gradient of the logits, which are not counted: that many are 0 is no loss with dither.
 static inline void fp8_quantize_logits(Fp8* f, int layer, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     const int dlogits = layer * FP8_DELAYED + FP8_LINEARS;
     const LogitGradientSource source = {t->logits, f->statistics, t->targets, t->gradient_scale, s.vocab_size};
-    quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream, NULL,
-             NULL, QuantizeBatch(), &f->counts[dlogits]);
+    quantize(f->dout, f->dout_columns, &f->amax[dlogits], source, &f->scales[dlogits].value, s.R, s.OUT, stream);
     f->dout_of = dlogits;
 }
 
@@ -298,12 +297,10 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
 }
 
 // After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one.
-// *longest, totals (2): as scales_of() has them.
-static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, CodeCounts* totals,
+// *longest, *total: as scales_of() has them.
+static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, CodeCounts* total,
                                    cudaStream_t stream) {
-    const int dlogits = f->layers * FP8_DELAYED + FP8_LINEARS;
-    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, dlogits, longest, stream, f->counts,
-              totals);
+    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, longest, stream, f->counts, total);
 }
 
 #endif

@@ -71,7 +71,6 @@ struct MatmulTensors {
     // of configurations that are `fp8`, instead of inp, weight and dout
     const uint8_t *a, *b;           // (M,K) and (N,K), e4m3
     const float *a_scale, *b_scale; // (1), aligned to 16 bytes
-    bool a_is_e5m2;                 // in input and weight: a is in e5m2
     // forward
     floatX* out;                       // (R,OUT)
     const floatX* skip;                // (R,OUT)

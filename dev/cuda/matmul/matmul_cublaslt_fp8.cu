@@ -31,12 +31,12 @@ struct Gemm {
     const void* added = NULL;  // (M,N) of the same type: if given, added to d
 };
 
-// The plan's key. 2, or 3 where a is e5m2: transposed, as 1, but never the key of a plan with other operands.
+// The plan's key. 2: transposed, as 1, but never the key of a plan with other operands.
 static inline MatmulShape shape_of(const Gemm& g) {
     const cublasLtEpilogue_t epilogue = g.pre    ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
                                         : g.bias ? CUBLASLT_EPILOGUE_BIAS
                                                  : CUBLASLT_EPILOGUE_DEFAULT;
-    return matmul_shape(g.N, g.M, g.K, 2 + g.t->a_is_e5m2, 0, epilogue, g.type);
+    return matmul_shape(g.N, g.M, g.K, 2, 0, epilogue, g.type);
 }
 
 static Status set_pointers(const MatmulPlan* p, const Gemm& g) {
@@ -48,12 +48,11 @@ static Status set_pointers(const MatmulPlan* p, const Gemm& g) {
 
 // As matmul_plan_, for 8-bit operands; a plan that cannot be made leaves no trace
 static MatmulPlan* plan_of(Matmul* mm, const Gemm& g) {
-    const cudaDataType_t type_of_a = g.t->a_is_e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
     MatmulPlan* p = matmul_find_(mm, shape_of(g));
     if (p == NULL || p->desc != NULL) { return p; }
     if (matmul_describe(mm, p) != STATUS_OK ||
         matmul_set(p->a, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3) != STATUS_OK ||
-        matmul_set(p->b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)type_of_a) != STATUS_OK ||
+        matmul_set(p->b, CUBLASLT_MATRIX_LAYOUT_TYPE, (uint32_t)CUDA_R_8F_E4M3) != STATUS_OK ||
         matmul_set(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
                    (int8_t)e4m3_accumulates_fast(g.type == CUDA_R_32F, g.K)) != STATUS_OK ||
         set_pointers(p, g) != STATUS_OK || matmul_choose(mm, p) != STATUS_OK) {

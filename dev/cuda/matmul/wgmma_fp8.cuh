@@ -207,7 +207,7 @@ template <bool BACKWARD> struct QuantisedGelu {
                 store_rows(in.rows, codes[c][block], row, column, in.M, in.N, lane);
                 if (counted) {
                     const auto& words = reinterpret_cast<const uint32_t(&)[8]>(codes[c][block]);
-                    warp_count_codes<__NV_E4M3>(in.counts, words, row < in.M && column < in.N);
+                    warp_count_codes(in.counts, words, row < in.M && column < in.N);
                 }
             }
             if (BACKWARD && t < columns && tile.row < in.M && column + t < in.N) {

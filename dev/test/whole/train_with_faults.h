@@ -250,7 +250,7 @@ static inline Status fault_grad_norm(GPT2* model, float* norm) {
     if (saturated) {
         GPT2Info* in_fp8 = (GPT2Info*)(uintptr_t)info;
         in_fp8->saturated_steps = saturated->number;
-        in_fp8->codes[0] = (GPT2Codes){1000, 10, 1}, in_fp8->codes[1] = (GPT2Codes){1000, 500, 0};
+        in_fp8->codes = (GPT2Codes){1000, 10, 1};
     }
     int inf = fault_due("inf-loss") != NULL, nan = fault_due("nan-loss") != NULL,
         other = fault_due("other-norm") != NULL;
