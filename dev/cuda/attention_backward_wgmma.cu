@@ -21,14 +21,21 @@ draws them. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., Flas
 namespace wgmma {
 
 // dqkv and qkv (B,T,3,NH,HS), dout and out (B,T,NH,HS) as TMA descriptors; dq and kv: dqkv and qkv again, in parts of heads,
-// (B,T,3,NH * parts,dq_channels). One persistent CTA per SM.
-template <class C> __global__ void __launch_bounds__(C::threads, 1)
+// (B,T,3,NH * parts,dq_channels). One persistent CTA per SM. GIVEN_STARTS: one of two launches, of which starts (B,T) choose: with
+// C::documents this one computes where a row has several documents, else where none has.
+template <class C, bool GIVEN_STARTS> __global__ void __launch_bounds__(C::threads, 1)
     attention_backward_kernel(const __grid_constant__ CUtensorMap dqkv, const __grid_constant__ CUtensorMap dout,
                               const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
                               const __grid_constant__ CUtensorMap dq, const __grid_constant__ CUtensorMap kv,
                               const __grid_constant__ BackwardScratch scratch,
-                              const __grid_constant__ BackwardProblem p) {
+                              const __grid_constant__ BackwardProblem p, const int* starts) {
 #if defined(HOPPER_DEVICE_CODE)
+    if constexpr (GIVEN_STARTS) {
+        if (several_documents(starts, p.heads / p.NH.d, p.T) != C::documents) {
+            griddepcontrol_wait(); // the other launch, behind this one, waits for this one alone
+            return;
+        }
+    }
     extern __shared__ __align__(1024) char shared[];
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     // Arrivals that end a phase: of one consumer's 4 warps; of all consumers' warps; of all readers of a work item.
@@ -206,8 +213,15 @@ template <class C> void launch_backward_kernels(floatX* dqkv, float* dq_sums, co
         parts, dout, out, l, m, T, NH, counts, lse_ctas, first_D_row, starts, p);
     if (cuda_try(cudaGetLastError()) != STATUS_OK) { return; }
     // CTAs start before the statistics kernel has ended
-    launch_dependent(gpu, attention_backward_kernel<C>, min(p.work_items, num_sms), C::threads, C::shared_bytes, 1,
-                     stream, dqkv_map, dout_map, qkv_map, out_map, dq_map, kv_map, parts, p);
+    const auto launch = [&](auto kernel, size_t shared_bytes) {
+        launch_dependent(gpu, kernel, min(p.work_items, num_sms), C::threads, shared_bytes, 1, stream, dqkv_map,
+                         dout_map, qkv_map, out_map, dq_map, kv_map, parts, p, starts);
+    };
+    if constexpr (C::documents) {
+        typedef typename C::WithoutDocuments D;
+        launch(attention_backward_kernel<D, true>, D::shared_bytes);
+    }
+    launch(attention_backward_kernel<C, C::documents>, C::shared_bytes);
 }
 
 template <class C> void launch_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,

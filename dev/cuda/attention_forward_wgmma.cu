@@ -29,6 +29,7 @@ constexpr int LISTED = 512;        // items of a CTA that a list has room for, a
 // issues its GEMMs, the others compute their softmax (FlashAttention-3, section 3.1).
 template <int HS_, int WARPGROUPS, int BC, int STAGES, bool PINGPONG, bool DOCUMENTS = false> struct ForwardTiles {
     typedef ForwardTiles<HS_, WARPGROUPS, BC, STAGES, PINGPONG, true> WithDocuments;
+    typedef ForwardTiles<HS_, WARPGROUPS, BC, STAGES, PINGPONG, false> WithoutDocuments;
     static constexpr bool documents = DOCUMENTS; // rows have `starts`
     static constexpr int HS = HS_, warpgroups = WARPGROUPS, Bc = BC, stages = STAGES;
     static constexpr int Br = warpgroups * WARPGROUP_ROWS;
@@ -666,14 +667,10 @@ template <class C> struct ForwardConsumer {
     }
 };
 
-// out (B,T,NH,HS) and qkv (B,T,3,NH,HS) as TMA descriptors; l, m (B,NH,T); starts (B,T), with documents. One persistent CTA per
-// SM.
-template <class C> __global__ void __launch_bounds__(C::threads, 1)
-    attention_forward_kernel(const __grid_constant__ CUtensorMap out, float* l, float* m,
-                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ ForwardProblem p,
-                             const int* starts) {
-#if defined(HOPPER_DEVICE_CODE)
-    extern __shared__ __align__(1024) char shared[];
+// All that a CTA does
+template <class C> __device__ inline void forward_cta(void* shared, const CUtensorMap* out, float* l, float* m,
+                                                      const CUtensorMap* qkv, const ForwardProblem& p,
+                                                      const int* starts) {
     typename C::Shared& s = *reinterpret_cast<typename C::Shared*>(shared);
     if (threadIdx.x == 0) {
         for (int w = 0; w < C::warpgroups; w++) { // of 4 warps
@@ -690,12 +687,28 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
     int warpgroup = uniform(threadIdx.x / WARPGROUP_SIZE);
     if (warpgroup == 0) {
         setmaxnreg_dec<C::producer_registers>();
-        if (threadIdx.x == 0) { produce_kv<C>(s, &qkv, p, starts); }
-        if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, &qkv, p, starts); }
+        if (threadIdx.x == 0) { produce_kv<C>(s, qkv, p, starts); }
+        if (threadIdx.x == WARP_SIZE) { produce_q<C>(s, qkv, p, starts); }
     } else {
         setmaxnreg_inc<C::consumer_registers>();
-        ForwardConsumer<C>(s, warpgroup - 1, starts, p.T).run(&out, l, m);
+        ForwardConsumer<C>(s, warpgroup - 1, starts, p.T).run(out, l, m);
     }
+}
+
+// out (B,T,NH,HS) and qkv (B,T,3,NH,HS) as TMA descriptors; l, m (B,NH,T); starts (B,T), with documents. One persistent CTA per
+// SM.
+template <class C> __global__ void __launch_bounds__(C::threads, 1)
+    attention_forward_kernel(const __grid_constant__ CUtensorMap out, float* l, float* m,
+                             const __grid_constant__ CUtensorMap qkv, const __grid_constant__ ForwardProblem p,
+                             const int* starts) {
+#if defined(HOPPER_DEVICE_CODE)
+    extern __shared__ __align__(1024) char shared[];
+    if constexpr (C::documents) {
+        if (!several_documents(starts, p.heads / p.NH.d, p.T)) {
+            return forward_cta<typename C::WithoutDocuments>(shared, &out, l, m, &qkv, p, nullptr);
+        }
+    }
+    forward_cta<C>(shared, &out, l, m, &qkv, p, starts);
 #endif
 }
 

@@ -40,6 +40,14 @@ for the variant, the first entry that serves the head size and fits the GPU is t
 // A launcher that cannot launch records why by status_fail() or cuda_try() (llmc/base/utils.h) and returns; it neither throws
 // nor exits. qkv, dqkv, out and dout are aligned to 16 bytes, scratch to 256.
 
+// Whether a row has more than one document: its last token is in the first one only if all are. For the threads of a warp,
+// together.
+__device__ inline bool several_documents(const int* starts, int B, int T) {
+    int last_start = 0;
+    for (int b = threadIdx.x % WARP_SIZE; b < B; b += WARP_SIZE) { last_start |= starts[(int64_t)b * T + T - 1]; }
+    return __any_sync(0xffffffffu, last_start);
+}
+
 typedef void (*AttentionForward)(floatX* out, float* l, float* m, const floatX* qkv, int B, int T, int NH, int HS,
                                  cudaStream_t stream);
 // For variants whose forward needs scratch, such as a T×T tensor. They can be raced, but not used in training: the trainer has

@@ -21,7 +21,7 @@ enum DocumentLengths {
     ONE_DOCUMENT = -1,       // a row is one: the bits of the launchers without starts
     SHORT_DOCUMENTS = -2,    // 1 to 9 tokens: hundreds in a row
     LOG_NORMAL = -3,         // median 403, mean 690; the first one is cut at its front, as in rows of a training set
-    ENDS_AT_EVERY_TOKEN = -4 // row b has two documents, of b + 1 tokens and of the rest
+    ENDS_AT_EVERY_TOKEN = -4 // row b has two documents, of T - b tokens and of the rest; row 0 is one
 };
 
 // Of --documents: a length, or log-normal; NO_DOCUMENTS if it is neither
@@ -49,7 +49,7 @@ inline int document_length(int lengths, int b, int T, int n) {
     case SHORT_DOCUMENTS:
         return 1 + (int)(9 * uniform_at(5, at));
     case ENDS_AT_EVERY_TOKEN:
-        return n == 0 ? b % T + 1 : T;
+        return n == 0 ? T - b % T : T;
     case LOG_NORMAL: { // exp(mu + sigma^2 / 2) is the mean, exp(mu) the median
         const double sigma = sqrt(2 * log(690.0 / 403)), length = 403 * exp(sigma * normal_at(6, at));
         const double whole = n == 0 ? length * uniform_at(7, at) : length;

@@ -18,6 +18,7 @@ using namespace hopper;
 // two thirds as often, and three consumers keep the tensor cores busy without waiting for each other's GEMMs.
 template <int HS_, int CONSUMERS, bool DOCUMENTS = false> struct BackwardTiles {
     typedef BackwardTiles<HS_, CONSUMERS, true> WithDocuments;
+    typedef BackwardTiles<HS_, CONSUMERS, false> WithoutDocuments;
     static constexpr bool documents = DOCUMENTS; // rows have `starts`
     static constexpr int HS = HS_;
     static constexpr bool rotating_dq = CONSUMERS == 3;
