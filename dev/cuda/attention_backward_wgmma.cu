@@ -21,8 +21,8 @@ draws them. Papers: Dao, FlashAttention-2 (2023), algorithm 2; Shah et al., Flas
 namespace wgmma {
 
 // dqkv and qkv (B,T,3,NH,HS), dout and out (B,T,NH,HS) as TMA descriptors; dq and kv: dqkv and qkv again, in parts of heads,
-// (B,T,3,NH * parts,dq_channels). One persistent CTA per SM. GIVEN_STARTS: one of two launches, of which starts (B,T) choose: with
-// C::documents this one computes where a row has several documents, else where none has.
+// (B,T,3,NH * parts,dq_channels). One persistent CTA per SM. GIVEN_STARTS: one of two launches, between which starts (B,T)
+// choose: with C::documents this one computes where a row has several documents, else where none has.
 template <class C, bool GIVEN_STARTS> __global__ void __launch_bounds__(C::threads, 1)
     attention_backward_kernel(const __grid_constant__ CUtensorMap dqkv, const __grid_constant__ CUtensorMap dout,
                               const __grid_constant__ CUtensorMap qkv, const __grid_constant__ CUtensorMap out,
