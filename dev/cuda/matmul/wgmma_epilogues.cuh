@@ -22,9 +22,10 @@ namespace wgmma {
 
 using namespace hopper;
 
-// The tensor maps of a GEMM. second: the second output. Unused ones are not set.
+// The tensor maps of a GEMM. second: the second output. rows: 8-bit codes (M,N), two neighbours an element of 16 bits. Unused
+// ones are not set.
 struct GemmMaps {
-    CUtensorMap a, b, out, second, aux;
+    CUtensorMap a, b, out, second, aux, rows;
 };
 
 // The arguments of the epilogues beside the tensor maps
@@ -37,10 +38,9 @@ struct EpilogueInput {
     int classes;                // ExponentialSums: columns from here on are padding
     // of e4m3 operands (wgmma_fp8.cuh)
     const float *a_scale, *b_scale;
-    uint8_t* rows;                  // codes (M,N)
-    const float *scale, *act_scale; // of rows and out; of second
-    unsigned* amax;                 // of what rows are the codes of
-    CodeCounts* counts;             // of rows, or NULL
+    const float *scale, *act_scale; // of the codes in GemmMaps' rows and out; in second
+    unsigned* amax;                 // of what the codes in rows are of
+    CodeCounts* counts;             // of the codes in rows, or NULL
 };
 
 // A consumer's shared memory for outputs

@@ -9,8 +9,7 @@ that no pass over an activation stands between them; that of the classifier adds
 Tensor cores add to 14 bits (PROTOCOL.md). K is C, at most some thousand: what that loses is far below what quantising loses.
 
 In the order of codes along K (quantize.cuh), a thread's four of 16 columns are neighbours in a row, and so are those of its
-two rows in a column. Four shuffles give it 16 codes of a row, which it stores; columns are transposed by stmatrix and leave by
-TMA.
+two rows in a column. stmatrix takes rows as they are and transposes columns; both leave by TMA.
 */
 #ifndef WGMMA_FP8_CUH
 #define WGMMA_FP8_CUH
@@ -25,32 +24,12 @@ namespace wgmma {
 // of the 16 from 16 j on, in the order of codes.
 typedef uint32_t Codes[4][2];
 
-// to[s] = from[lane % 4] of the quad's lane s
-__device__ inline void transpose_quad(uint32_t (&to)[4], const uint32_t (&from)[4], int lane) {
-    const bool b0 = lane & 1, b1 = lane & 2;
-    const uint32_t kept[2] = {b1 ? from[2] : from[0], b1 ? from[3] : from[1]};
-    const uint32_t got[2] = {__shfl_xor_sync(0xffffffffu, b1 ? from[0] : from[2], 2),
-                             __shfl_xor_sync(0xffffffffu, b1 ? from[1] : from[3], 2)};
-    // of the lane itself, of that at distance 2, 1 and 3
-    const uint32_t at0 = b0 ? kept[1] : kept[0], at2 = b0 ? got[1] : got[0];
-    const uint32_t at1 = __shfl_xor_sync(0xffffffffu, b0 ? kept[0] : kept[1], 1);
-    const uint32_t at3 = __shfl_xor_sync(0xffffffffu, b0 ? got[0] : got[1], 1);
-    const uint32_t low0 = b1 ? at2 : at0, low1 = b1 ? at3 : at1, high0 = b1 ? at0 : at2, high1 = b1 ? at1 : at3;
-    to[0] = b0 ? low1 : low0, to[1] = b0 ? low0 : low1, to[2] = b0 ? high1 : high0, to[3] = b0 ? high0 : high1;
-}
-
-// rows (M,N) = the codes from row `row`, the warp's first, and column `column` on
-__device__ inline void store_rows(uint8_t* rows, const Codes& codes, int row, int column, int M, int N, int lane) {
+// box (64 rows, 128 columns), in TMA's swizzle, = the codes of the warp's rows, chunk c of the columns. base: matrix_base()
+__device__ inline void stage_rows(uint32_t box, const Codes& codes, int c, int base) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t own[4] = {codes[0][h], codes[1][h], codes[2][h], codes[3][h]};
-        uint32_t of_quad[4];
-        transpose_quad(of_quad, own, lane);
-        const int r = row + h * 8 + lane / 4, c = column + lane % 4 * 16;
-        if (r < M && c < N) {
-            *reinterpret_cast<uint4*>(rows + (int64_t)r * N + c) =
-                make_uint4(of_quad[0], of_quad[1], of_quad[2], of_quad[3]);
-        }
+    for (int j = 0; j < 4; j += 2) { // 16 codes are an octet of 16-bit elements
+        mma::stmatrix_x4(box + matrix_offset(base, 4 * c + j), codes[j][0], codes[j][1], codes[j + 1][0],
+                         codes[j + 1][1]);
     }
 }
 
@@ -63,8 +42,9 @@ __device__ inline void stage_columns(uint32_t box, const uint32_t (&words)[8], i
 }
 
 // The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
-// hold the columns of dpre and of the activation. The fence before TMA waits for a thread's own accesses, and a warp has its
-// scheduler for itself, so nothing else runs meanwhile: what goes to global memory without TMA goes last.
+// hold the columns of dpre and of the activation. Forward they hold pre. Once TMA has stored the first chunk's, the last chunk
+// puts the tile's codes in rows there. The fence before TMA waits for a thread's own accesses, and a warp has its scheduler for
+// itself, so nothing else runs meanwhile: what goes to global memory without TMA goes last.
 template <bool BACKWARD> struct QuantisedGelu {
     static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD, transposes = BACKWARD;
     static constexpr int ring_chunks = BACKWARD ? 0 : 4; // of pre: a tile's
@@ -77,7 +57,10 @@ template <bool BACKWARD> struct QuantisedGelu {
         static_assert(row_blocks == 2, "a chunk's two boxes of pre are the two boxes of columns");
         static_assert(BACKWARD || chunks * row_blocks == ring_chunks, "a slot for each box of pre");
         const int base = matrix_base(tile.thread());
-        uint32_t bias[columns / 8] = {};
+        const auto box_of = [&](int turn) {
+            return shared_address(BACKWARD ? aux.chunk(turn) : ring.chunks + turn * CHUNK_BYTES);
+        };
+        uint32_t bias[chunks * columns / 8] = {};
         if constexpr (!BACKWARD) {
             Elementwise<AddBias>::load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
         }
@@ -92,14 +75,15 @@ template <bool BACKWARD> struct QuantisedGelu {
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             const int column = tile.column + c * columns;
-            if (!BACKWARD && c > 0 && column >= in.N) { break; }
+            const bool last = c == chunks - 1;
             float largest = 0;
             float sums[16] = {}; // of the thread's rows, as sum_columns() takes them
             uint32_t act_words[row_blocks][8];
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
+                if (!BACKWARD && c > 0 && column >= in.N) { break; } // TMA stores nothing of the chunk
                 const int turn = c * row_blocks + block;
-                const uint32_t box = shared_address(BACKWARD ? aux.chunk(turn) : ring.chunks + turn * CHUNK_BYTES);
+                const uint32_t box = box_of(turn);
                 if constexpr (BACKWARD) {
                     aux.wait(turn);
                 } else if (turn == 0) { // until TMA has read the last tile's from the slots
@@ -120,7 +104,7 @@ template <bool BACKWARD> struct QuantisedGelu {
                             const int i = c * columns / 2 + octet * 4 + h * 2, q = 2 * o + h;
                             const float2 x = {acc[block][i], acc[block][i + 1]};
                             if constexpr (!BACKWARD) {
-                                const float2 b = mma::float2_of(bias[octet]);
+                                const float2 b = mma::float2_of(bias[c * columns / 8 + octet]);
                                 pre4[q] = mma::cvt_rn_x2(fmaf(x.x, scale, b.x), fmaf(x.y, scale, b.y));
                             }
                             const float2 pre = mma::float2_of(pre4[q]);
@@ -151,13 +135,20 @@ template <bool BACKWARD> struct QuantisedGelu {
                 for (int i = 0; i < row_blocks * 8; i++) { codes[c][i / 8][i / 2 % 4][i % 2] = NANS; }
             }
             tile_largest = larger_magnitude(tile_largest, largest);
+            // Until all have read pre and the sums of the chunk before; the last, until TMA has read the first chunk's boxes
+            if (last && tile.leader()) { cp_async_bulk_wait_group_read<0>(); }
+            if (BACKWARD || last) { tile.sync(); }
+            if (last) {
+#pragma unroll
+                for (int i = 0; i < chunks * row_blocks; i++) {
+                    stage_rows(box_of(i % row_blocks), codes[i / row_blocks][i % row_blocks], i / row_blocks, base);
+                }
+            }
             if constexpr (BACKWARD) {
                 const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
                 float2 sum = sum_columns(sums, t);
                 sum = {sum.x * scale, sum.y * scale};
-                const uint32_t box = shared_address(aux.chunk(c * row_blocks)),
-                               act_box = shared_address(aux.chunk(c * row_blocks + 1));
-                tile.sync(); // all have read pre, and the sums of the chunk before
+                const uint32_t box = box_of(c * row_blocks), act_box = box_of(c * row_blocks + 1);
                 *reinterpret_cast<float2*>(&ring.sums[warp][kept_column(t, 0)]) = sum;
 #pragma unroll
                 for (int block = 0; block < row_blocks; block++) {
@@ -170,48 +161,42 @@ template <bool BACKWARD> struct QuantisedGelu {
                     stage_columns(box, words, block * 4 + warp, lane);
                     stage_columns(act_box, act_words[block], block * 4 + warp, lane);
                 }
-                fence_proxy_async();
-                tile.sync();
-                if (tile.leader()) {
-                    cp_async_bulk_tensor(&maps.out, tile.row / 2, column, box);
-                    cp_async_bulk_tensor(&maps.second, tile.row / 2, column, act_box);
-                    cp_async_bulk_commit_group();
+            }
+            fence_proxy_async();
+            tile.sync();
+            if (tile.leader()) {
+                if constexpr (BACKWARD) {
+                    cp_async_bulk_tensor(&maps.out, tile.row / 2, column, box_of(c * row_blocks));
+                    cp_async_bulk_tensor(&maps.second, tile.row / 2, column, box_of(c * row_blocks + 1));
                 }
-                if (t < columns) {
-                    column_sum[c] = ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
-                }
-            } else {
-                fence_proxy_async();
-                tile.sync();
-                if (tile.leader()) {
 #pragma unroll
-                    for (int block = 0; block < row_blocks; block++) {
-                        cp_async_bulk_tensor(&maps.out, column, tile.row + block * BLOCK_ROWS,
-                                             shared_address(ring.chunks + (c * row_blocks + block) * CHUNK_BYTES));
-                    }
-                    cp_async_bulk_commit_group();
+                for (int block = 0; block < row_blocks; block++) {
+                    const int row = tile.row + block * BLOCK_ROWS;
+                    if (!BACKWARD) { cp_async_bulk_tensor(&maps.out, column, row, box_of(c * row_blocks + block)); }
+                    if (last) { cp_async_bulk_tensor(&maps.rows, tile.column / 2, row, box_of(block)); }
                 }
-                if (c + 1 < chunks) {
-                    Elementwise<AddBias>::load_bias(bias, in, column + columns + fragment_column(tile.thread(), 0));
-                }
+                cp_async_bulk_commit_group();
+            }
+            const int t = tile.thread();
+            if (BACKWARD && t < columns) {
+                column_sum[c] = ring.sums[0][t] + ring.sums[1][t] + (ring.sums[2][t] + ring.sums[3][t]);
             }
         }
-        const int t = tile.thread(), warp = t / WARP_SIZE, lane = t % WARP_SIZE;
-        const bool counted = in.counts && is_counted(tile.row);
+        const int t = tile.thread();
+        if (in.counts && is_counted(tile.row)) {
+#pragma unroll
+            for (int i = 0; i < chunks * row_blocks; i++) {
+                const int c = i / row_blocks, block = i % row_blocks;
+                const int row = tile.row + block * BLOCK_ROWS + t / WARP_SIZE * 16;
+                const auto& words = reinterpret_cast<const uint32_t(&)[8]>(codes[c][block]);
+                warp_count_codes(in.counts, words, row < in.M && tile.column + c * columns < in.N);
+            }
+        }
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
-            const int column = tile.column + c * columns;
-#pragma unroll
-            for (int block = 0; block < row_blocks; block++) {
-                const int row = tile.row + block * BLOCK_ROWS + warp * 16;
-                store_rows(in.rows, codes[c][block], row, column, in.M, in.N, lane);
-                if (counted) {
-                    const auto& words = reinterpret_cast<const uint32_t(&)[8]>(codes[c][block]);
-                    warp_count_codes(in.counts, words, row < in.M && column < in.N);
-                }
-            }
-            if (BACKWARD && t < columns && tile.row < in.M && column + t < in.N) {
-                in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column + t] = column_sum[c];
+            const int column = tile.column + c * columns + t;
+            if (BACKWARD && t < columns && tile.row < in.M && column < in.N) {
+                in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column] = column_sum[c];
             }
         }
         warp_collect_amax(in.amax, known, tile_largest * unit);
@@ -226,7 +211,7 @@ static Gemm gemm_of_codes(int M, int N, int K, const MatmulTensors* t) {
 static EpilogueInput codes_input(const MatmulTensors* t, const Fp8Outputs& out) {
     EpilogueInput in = {};
     in.a_scale = t->a_scale, in.b_scale = t->b_scale;
-    in.rows = out.rows, in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax, in.counts = out.counts;
+    in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax, in.counts = out.counts;
     return in;
 }
 
@@ -268,7 +253,7 @@ Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cuda
     EpilogueInput in = codes_input(t, out);
     in.bias = t->bias;
     Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
-    gemm.out = t->pre;
+    gemm.out = t->pre, gemm.rows = (floatX*)out.rows;
     return launch_gemm<MatmulTiles<PingPong128x128x2, false, QuantisedGelu<false>, true>>(gemm, in, stream);
 }
 
@@ -296,7 +281,8 @@ Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, v
     EpilogueInput in = codes_input(t, out);
     in.column_partials = (float*)scratch;
     Gemm gemm = gemm_of_codes(s.R, s.IN, s.OUT, t);
-    gemm.out = (floatX*)out.columns, gemm.second = (floatX*)out.act_columns, gemm.aux = t->pre;
+    gemm.out = (floatX*)out.columns, gemm.second = (floatX*)out.act_columns, gemm.rows = (floatX*)out.rows;
+    gemm.aux = t->pre;
     TRY((launch_gemm<MatmulTiles<T, false, QuantisedGelu<true>, true>>(gemm, in, stream)));
     column_sum_partials(t->dbias, (float*)scratch, CEIL_DIV(s.R, QUANTIZE_ROWS), s.IN, s.IN, stream);
     return status_now();

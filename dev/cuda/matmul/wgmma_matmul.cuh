@@ -278,11 +278,13 @@ template <class C> __global__ void __launch_bounds__(C::threads, 1)
 // Host
 
 // A GEMM. A is (M,K); B (N,K) or, MN-major, (K,N). out (M,N), second and aux likewise, or NULL.
+// rows: 8-bit codes (M,N), or NULL.
 struct Gemm {
     GemmSize size;
     const floatX *a, *b;
     floatX *out, *second;
     const floatX* aux;
+    floatX* rows = nullptr;
 };
 
 // The number of clusters that are resident at once, with a CTA on each SM: GPCs have an even number of SMs.
@@ -302,6 +304,7 @@ template <class C> static inline Status gemm_maps(GemmMaps* maps, const Gemm& g)
     const int rows = C::Epilogue::transposes ? N : M, columns = C::Epilogue::transposes ? M / 2 : N;
     if (g.out != nullptr) { TRY(tensor_map_of_matrix(&maps->out, g.out, rows, columns, BLOCK_ROWS)); }
     if (g.second != nullptr) { TRY(tensor_map_of_matrix(&maps->second, g.second, rows, columns, BLOCK_ROWS)); }
+    if (g.rows != nullptr) { TRY(tensor_map_of_matrix(&maps->rows, g.rows, M, N / 2, BLOCK_ROWS)); }
     if (g.aux != nullptr) { TRY(tensor_map_of_matrix(&maps->aux, g.aux, M, N, BLOCK_ROWS)); }
     return STATUS_OK;
 }
