@@ -60,9 +60,11 @@ template <bool BACKWARD> struct QuantisedGelu {
         const auto box_of = [&](int turn) {
             return shared_address(BACKWARD ? aux.chunk(turn) : ring.chunks + turn * CHUNK_BYTES);
         };
+        const int pair = tile.column + fragment_column(tile.thread(), 0);
         uint32_t bias[chunks * columns / 8] = {};
-        if constexpr (!BACKWARD) {
-            Elementwise<AddBias>::load_bias(bias, in, tile.column + fragment_column(tile.thread(), 0));
+#pragma unroll
+        for (int n = 0; !BACKWARD && n < chunks * columns / 8; n++) {
+            bias[n] = ld_global_cg_if(pair + n * 8 < in.N, in.bias + pair + n * 8);
         }
         const float scale = __ldg(in.a_scale) * __ldg(in.b_scale), out_scale = __ldg(in.scale);
         const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
