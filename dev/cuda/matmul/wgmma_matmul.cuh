@@ -19,6 +19,9 @@ template <class TILE, bool B_MN_MAJOR, class EPILOGUE, bool E4M3 = false> struct
     typedef TILE T;
     static constexpr bool e4m3 = E4M3;
     typedef EPILOGUE Epilogue;
+    // Consumers locate their next tile, by two divisions, while the first k-block of a tile is multiplied: where epilogues take
+    // longer than main loops, nothing else hides that. 192 columns leave no registers for it.
+    static constexpr bool looks_ahead = E4M3 && !T::narrows;
     typedef OperandTile<T::BM, false, 1> TileA;
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster> TileB;
     // setmaxnreg: the sum must not exceed what the kernel is launched with, 168 registers a thread
@@ -181,8 +184,9 @@ template <class C> struct Consumer {
         }
     };
 
-    // acc = A B^T of a tile. The wgmma of the last k-block may still be in flight: finish_multiply() waits for it.
-    template <int COLUMNS = T::BN> __device__ void multiply(const Aux& aux) {
+    // acc = A B^T of a tile. meanwhile(): what is done while the first k-block is multiplied. The wgmma of the last k-block may
+    // still be in flight: finish_multiply() waits for it.
+    template <int COLUMNS = T::BN, class Meanwhile> __device__ void multiply(const Meanwhile& meanwhile) {
         bar_sync(C::BAR_ORDER + w, 2 * WARPGROUP_SIZE);
         int k = 0, last = 0; // last: the stage before `state`
         const auto step = [&] {
@@ -196,9 +200,9 @@ template <class C> struct Consumer {
             state.advance();
             k++;
         };
-        if constexpr (Epilogue::has_aux) {
+        if constexpr (Epilogue::has_aux || C::looks_ahead) {
             step();
-            if (thread() == 0) { aux.fill(); }
+            meanwhile();
         }
         // k_blocks is read from the parameters each time: kept, it is a register too many, and ptxas serialises wgmma.
 #pragma unroll 1
@@ -218,20 +222,25 @@ template <class C> struct Consumer {
             bar_arrive(C::BAR_ORDER, 2 * WARPGROUP_SIZE);
             state.advance(p.order.k_blocks);
         }
+        TileIndex next = {};
         for (int n = 0;; n++) { // the consumer's tiles
             const int index = blockIdx.x / T::cluster + (2 * n + w) * clusters;
             if (index >= p.order.tiles) { break; }
             const int rank = cluster_ctarank(); // read for each tile: a register less than kept over the loop
-            const TileIndex at = tile_at(p.order, index);
+            const TileIndex at = C::looks_ahead && n > 0 ? next : tile_at(p.order, index);
             const ConsumerTile tile = {T::row(at, rank), T::column(at), C::BAR_EPILOGUE + w};
             const Aux aux = {s, &p.maps.aux, w, tile.row, tile.column, n};
             const int columns = T::narrows ? p.end_column - tile.column : T::BN;
+            const auto meanwhile = [&] {
+                if (C::looks_ahead) { next = tile_at(p.order, index + 2 * clusters); }
+                if (Epilogue::has_aux && thread() == 0) { aux.fill(); }
+            };
             if (columns <= 64) {
-                multiply<T::narrows ? 64 : T::BN>(aux);
+                multiply<T::narrows ? 64 : T::BN>(meanwhile);
             } else if (columns <= 128) {
-                multiply<T::narrows ? 128 : T::BN>(aux);
+                multiply<T::narrows ? 128 : T::BN>(meanwhile);
             } else {
-                multiply(aux);
+                multiply(meanwhile);
             }
             const Ring ring = {s.chunks[w] + C::aux_area, s.sums[w]};
             const auto finish = [&] { finish_multiply(); };
