@@ -60,7 +60,9 @@ its command lines work unchanged.
       "1: attention stays within documents, which begin with <|endoftext|>, or with a newline where tokens are bytes; 2: in validation, too") \
     X(positions, NULL, "--positions", text, "row", 0, 0, "row|document", FOR_BOTH, RESULT,                             \
       "with --documents: where positions are counted from")                                                            \
-    G(scheduler, "Learning rate and optimizer")                                                                            \
+    G(recipe, "Learning rate and optimizer")                                                                           \
+    X(recipe, NULL, "--recipe", text, NULL, 0, 0, "adamw|muon", FOR_BOTH, COMMAND,                                     \
+      "tuned settings (docs/recipe.md) for those of --optimizer, --momentum, -l, -u, -q and -c that are not given; a resumed run keeps its own") \
     X(scheduler, "-k", "--scheduler", text, "cosine", 0, 0, "cosine|linear|constant|wsd", FOR_BOTH, RESULT,            \
       "learning rate schedule")                                                                                        \
     X(optimizer, NULL, "--optimizer", text, "adamw", 0, 0, "adamw|muon", FOR_BOTH, RESULT,                             \
@@ -173,5 +175,28 @@ its command lines work unchanged.
 
 CLI_DECLARE(CLI_FLAGS, CLI_PROGRAM, "CPU trainer's; the GPU trainer has --gpus",
             "GPU trainer's; leave it out, or run ./train_gpt2cu", TRAINER_EXAMPLE)
+
+// Refuses a recipe of another optimizer than the one that is typed.
+static inline void recipe_check(const Options* o) {
+    if (o->recipe == NULL || !o->typed[CLI_INDEX_optimizer] || strcmp(o->recipe, o->optimizer) == 0) { return; }
+    fatal("--recipe %s contradicts --optimizer %s; say --recipe %s, or leave one of them out", o->recipe, o->optimizer,
+          o->optimizer);
+}
+
+// Sets the flags of a recipe that are not typed: those of docs/recipe.md. -l and -u follow from the tokens of a step and the
+// number of steps; < 0: they are not known yet. -l is rounded to three digits, so that typing it gives the same run.
+static inline void recipe_set(Options* o, int num_steps) {
+    if (o->recipe == NULL) { return; }
+    int muon = strcmp(o->recipe, "muon") == 0, constant = strcmp(o->scheduler, "constant") == 0;
+    char rate[32];
+    o->optimizer = o->recipe;
+    if (!o->typed[CLI_INDEX_momentum] && muon) { o->momentum = 0.9; }
+    if (!o->typed[CLI_INDEX_weight_decay]) { o->weight_decay = 0.1; }
+    if (!o->typed[CLI_INDEX_final_fraction] && !constant) { o->final_fraction = 0.0; }
+    if (num_steps < 0) { return; }
+    snprintf(rate, sizeof(rate), "%.3g", (muon ? 2.5e-3 : 1e-3) * sqrt(o->total_batch / (muon ? 32768.0 : 16384.0)));
+    if (!o->typed[CLI_INDEX_learning_rate]) { o->learning_rate = strtod(rate, NULL); }
+    if (!o->typed[CLI_INDEX_warmup] && !constant) { o->warmup = (int)((muon ? 1LL : 3LL) * num_steps / 10); }
+}
 
 #endif

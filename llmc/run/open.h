@@ -64,10 +64,6 @@ static inline void trainer_check_options(Options* o, int processes) {
     if (o->grad_clip != 0.0 && o->grad_clip < (double)FLT_MIN) {
         fatal("--grad-clip %g is 0 in fp32; raise it, or say --grad-clip 0 for no clipping", o->grad_clip);
     }
-    if (o->learning_rate * o->weight_decay >= 1.0) {
-        fatal("-l %g times -c %g is 1 or more: weight decay alone would take away every weight in one step; lower one",
-              o->learning_rate, o->weight_decay);
-    }
     int constant = strcmp(o->scheduler, "constant") == 0;
     const struct {
         int unused, index;
@@ -128,6 +124,10 @@ static inline void trainer_check_steps_(const Trainer* t) {
         fatal("-d %d is more than the %zu tokens of -i %s: one epoch (-x -1) has no whole step; lower -d, or set the "
               "number of steps with -x",
               o->total_batch, t->train.num_tokens, o->train_data);
+    }
+    if (o->learning_rate * o->weight_decay >= 1.0) {
+        fatal("-l %g times -c %g is 1 or more: weight decay alone would take away every weight in one step; lower one",
+              o->learning_rate, o->weight_decay);
     }
     if (o->warmup > t->num_steps && t->num_steps > 0 && strcmp(o->scheduler, "constant") != 0) {
         printf("note: -u %d is above the run's %d steps: the learning rate ends at %.3g, on its way to -l %g\n",
@@ -381,6 +381,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
     if (t->first_step > t->num_steps) {
         fatal("-x %d: the checkpoint in %s is already at step %d", t->num_steps, o->output_dir, t->first_step);
     }
+    recipe_set(&t->options, t->num_steps);
     t->schedule = run_start_schedule(o, t->num_steps);
     trainer_check_steps_(t);
 }
@@ -389,7 +390,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
 static inline int trainer_print_plan_(const Trainer* t) {
     const Options* o = &t->options;
     const RunPlan* p = &t->plan;
-    char processes[32] = "";
+    char processes[32] = "", value[64];
     if (comm_size(t->comm) > 1) { snprintf(processes, sizeof(processes), " x %d processes", comm_size(t->comm)); }
     print_table_line();
     print_table_row("model", "%s", o->model);
@@ -404,6 +405,11 @@ static inline int trainer_print_plan_(const Trainer* t) {
     print_table_row("steps", "%d to %d: %.0f tokens", t->first_step, t->num_steps,
                     (double)(t->num_steps - t->first_step) * o->total_batch);
     print_table_row("validation batches", "%d", t->val_batches);
+    for (const CliFlag* f = &cli_flags[CLI_INDEX_scheduler]; f <= &cli_flags[CLI_INDEX_weight_decay]; f++) {
+        if (cli_differs(o, &cli_default_options, f)) {
+            print_table_row(f->long_name + 2, "%s", cli_value(o, f, value));
+        }
+    }
     int disk = run_plan_print_disk(p, o, t->first_step, t->num_steps);
     print_table_line();
     int code = run_plan_most_(t->comm, run_plan_print_notes(p, o, disk) ? EXIT_SUCCESS : EXIT_FAILURE);
@@ -464,10 +470,11 @@ static inline void trainer_open(Trainer* t) {
     trainer_opened_ = t;
     atexit(trainer_at_exit_);
     run_start_open(&t->start, o, t->comm);
+    recipe_set(o, -1);
     trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
     // Older versions recorded flags that have no effect: with the checkpoint's values they compare as equal.
     run_flags_take(o, &t->start.before, o->output_dir);
-    run_start_keep_flags(&t->start, o);
+    Options kept = *o; // for main.flags: what is auto stays auto
     trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;
@@ -477,6 +484,8 @@ static inline void trainer_open(Trainer* t) {
     trainer_plan_(t, config);
     trainer_find_tokenizer_(t, source);
     trainer_open_data_(t, config);
+    kept.learning_rate = o->learning_rate, kept.warmup = o->warmup; // which a recipe has set by now
+    run_start_keep_flags(&t->start, &kept);
     trainer_warn_of_tokens_(t, config, source);
     if (o->plan) { exit(trainer_print_plan_(t)); }
     check(gpt2_numerics(&numerics, config, trainer_settings(t), o->batch, o->time));

@@ -142,6 +142,7 @@ static inline void run_start_check_fixed_(const RunStart* s, const Options* o) {
 
 // Sets the flags that are not typed to those of the run that goes on. Which ones are typed, rank 0 says: their values are the
 // same in all processes. It is the first to take them, and so the one to say what cannot be taken.
+// A recipe sets nothing beside them.
 static inline void run_start_take_flags_(RunStart* s, Options* o) {
     int root = comm_rank(s->comm) == 0;
     if (root) { run_start_check_fixed_(s, o); }
@@ -149,6 +150,9 @@ static inline void run_start_take_flags_(RunStart* s, Options* o) {
     run_start_share_(s, o->typed, sizeof(o->typed));
     if (!root) { run_start_take_(s, o); }
     if (root) { run_flags_note(stdout, o, o->output_dir); }
+    if (o->recipe == NULL || s->before.text_bytes + s->flags.text_bytes == 0) { return; }
+    if (root) { printf("note: --recipe %s: the run in %s keeps its own settings\n", o->recipe, o->output_dir); }
+    o->recipe = NULL;
 }
 
 // Finds the checkpoint to resume from, and takes its flags. On return rank 0 holds the folder's lock.

@@ -22,6 +22,7 @@ static inline Trainer* trainer_start(int argc, char** argv) {
     static Trainer trainer;
     process_start(argv);
     trainer.options = cli_parse(argc, argv);
+    recipe_check(&trainer.options);
     if (trainer.options.doctor) { exit(run_doctor(&trainer.options)); }
     signal(SIGPIPE, SIG_IGN); // a reader of stdout that goes does not end the run: stdout_flush says so
     trainer.launch = launch_processes(&trainer.options);

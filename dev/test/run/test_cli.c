@@ -291,6 +291,44 @@ static void typed_flags_are_marked(void) {
     CHECK(cli_value(&o, &cli_flags[CLI_INDEX_output_dir], number)[0] == '\0');
 }
 
+// A command line once its recipe is set: with so many steps, < 0 for the settings that do not depend on them.
+static Options with_recipe(Options o, int num_steps) {
+    recipe_check(&o);
+    recipe_set(&o, -1);
+    if (num_steps >= 0) { recipe_set(&o, num_steps); }
+    return o;
+}
+static int schedule_is(Options o, double rate, int warmup) {
+    return CHECK(o.learning_rate == rate && o.warmup == warmup) ||
+           !printf("    -l %g -u %d\n", o.learning_rate, o.warmup);
+}
+
+// docs/recipe.md has the rates: the square root of a step's tokens fits those that were tuned.
+static void recipes_set_what_is_not_typed(void) {
+    Options o = with_recipe(PARSE("--recipe", "muon", "-d", "32768"), -1);
+    CHECK(strcmp(o.optimizer, "muon") == 0 && o.momentum == 0.9 && o.final_fraction == 0.0 && o.weight_decay == 0.1);
+    CHECK(strcmp(o.scheduler, "cosine") == 0 && !o.typed[CLI_INDEX_weight_decay] && schedule_is(o, 3e-4, 0));
+    schedule_is(with_recipe(o, 1536), 2.5e-3, 153);
+    schedule_is(with_recipe(PARSE("--recipe", "muon", "-d", "65536"), 768), 3.54e-3, 76);
+    schedule_is(with_recipe(PARSE("--recipe", "muon", "-d", "16384"), 9), 1.77e-3, 0);
+    o = with_recipe(PARSE("--recipe", "adamw", "-d", "16384"), 3072);
+    CHECK(strcmp(o.optimizer, "adamw") == 0 && o.momentum == 0.95 && o.final_fraction == 0.0 && o.weight_decay == 0.1);
+    schedule_is(o, 1e-3, 921);
+    schedule_is(with_recipe(PARSE("--recipe=adamw", "-d", "524288"), INT_MAX), 5.66e-3, INT_MAX / 10 * 3 + 2);
+    o = with_recipe(PARSE("--recipe", "muon", "-d", "512", "--optimizer", "muon", "--momentum", "0.95", "-q", "1", "-c",
+                          "0", "-k", "wsd"),
+                    50);
+    CHECK(o.momentum == 0.95 && o.final_fraction == 1.0 && o.weight_decay == 0.0 && strcmp(o.scheduler, "wsd") == 0);
+    schedule_is(with_recipe(PARSE("--recipe", "muon", "-d", "512", "-l", "3e-4", "-u", "0"), 50), 3e-4, 0);
+    o = with_recipe(PARSE("--recipe", "adamw", "-d", "16384", "-k", "constant"), 50); // which has no warm-up and no end
+    CHECK(schedule_is(o, 1e-3, 0) && o.final_fraction == 1.0 && o.weight_decay == 0.1);
+    o = with_recipe(PARSE("-d", "32768"), 1536);
+    CHECK(schedule_is(o, 3e-4, 0) && strcmp(o.optimizer, "adamw") == 0 && o.final_fraction == 1.0);
+    CHECK_FATAL("--recipe muon contradicts --optimizer adamw; say --recipe adamw, or leave one of them out",
+                with_recipe(PARSE("--recipe", "muon", "--optimizer", "adamw"), -1));
+    CHECK_FATAL("--recipe sgd: must be one of adamw|muon", PARSE("--recipe", "sgd"));
+}
+
 // The flags of llm.c's reproduction of GPT-2 124M; the last of two values counts.
 static void llmc_s_command_lines_work(void) {
     Options o =
@@ -467,6 +505,7 @@ int main(void) {
     other_defaults_are_safe();
     effects_are_told();
     typed_flags_are_marked();
+    recipes_set_what_is_not_typed();
     llmc_s_command_lines_work();
     help_and_settings_list_the_flags_of_this_trainer();
     help_begins_with_the_version();

@@ -54,10 +54,10 @@ static const char* const change_the_result[] = {
 static const char* const cannot_change[] = {"--batch", "--time", "--optimizer", "--overfit"};
 static const char* const have_a_line_of_their_own[] = {"--train-data", "--model", "--vocab-size", "--max-steps"};
 static const char* const are_the_commands[] = {
-    "--output-dir",    "--log-json",        "--resume",          "--resume-anyway", "--overwrite",
-    "--plan",          "--doctor",          "--all-flags",       "--gpus",          "--processes",
-    "--num-processes", "--process-rank",    "--gpus-per-node",   "--init-method",   "--server-ip",
-    "--fs-path",       "--rendezvous-port", "--connect-timeout", "--fault-timeout"};
+    "--output-dir", "--log-json",      "--resume",          "--resume-anyway",   "--overwrite",
+    "--plan",       "--recipe",        "--doctor",          "--all-flags",       "--gpus",
+    "--processes",  "--num-processes", "--process-rank",    "--gpus-per-node",   "--init-method",
+    "--server-ip",  "--fs-path",       "--rendezvous-port", "--connect-timeout", "--fault-timeout"};
 static const char* const change_nothing[] = {
     "--val-data",    "--tokenizer",  "--checkpoint-every", "--checkpoints-keep", "--checkpoint-major",
     "--async-save",  "--val-every",  "--val-steps",        "--sample-every",     "--sample-tokens",

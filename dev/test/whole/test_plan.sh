@@ -77,6 +77,26 @@ check "options are checked as for a run" trains 1 -e $model -b 4 -d 500 -x 40 --
 check "a run too long is planned, and refused by its exit code" trains 1 -e gpt2:l9000c2560h40t64 -b 4 -x 40 --plan
 check "the plan says why" grep -q '^note: the run does not fit' "$dir/out"
 
+# what a recipe sets, of an epoch, whose steps the data say
+recipe_of_an_epoch() { # -b auto without -d has rows of 64 x 64 tokens
+    local rate=$1 tenths=$2 steps
+    steps=$(sed -nE 's/^\| steps +\| 0 to ([0-9]+):.*/\1/p' "$dir/out")
+    [ "$steps" -gt 100 ] && row learning-rate "^ $rate " && row warmup "^ $((steps * tenths / 10)) " && row final-fraction "^ 0 "
+}
+for flags in "-b auto" "-b 16 -d 4096"; do
+    # shellcheck disable=SC2086 # flags and their values
+    check "Muon's recipe, $flags" trains 0 -e $model $flags -x -1 --recipe muon --plan
+    check "its schedule" recipe_of_an_epoch 0.000884 1
+    check "Muon" row optimizer "^ muon "
+    check "its momentum" row momentum "^ 0\.9 "
+    check "the decay" row weight-decay "^ 0\.1 "
+done
+check "AdamW's" trains 0 -e $model -b auto -x -1 --recipe adamw --plan
+check "its schedule, too" recipe_of_an_epoch 0.0005 3
+check "without one the plan has no row" trains 0 -e $model -b 4 -x 40 --plan
+no_row() { ! grep -E "^\| (recipe|optimizer|learning-rate|warmup) " "$dir/out"; }
+check "of the optimizer" no_row
+
 # -b auto and -r auto
 check "-b auto without -d" trains 0 -e $model -b auto -x 2
 check "is a power of two, 64 at most" row batch '^ 64 '

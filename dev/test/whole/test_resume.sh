@@ -112,6 +112,58 @@ check "which says what it changes" says "note: --max-steps: the checkpoint has 2
 check "a cosine depends on the steps" refused "1 of these settings" -o "$dir/bare" -y 1 -x 40
 check "--resume-anyway goes on" trains -o "$dir/bare" -y 1 -x 21 --resume-anyway
 
+# a recipe, and its settings as they are typed
+plain=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e gpt2:l2c64h2t64 -b 4 -t 64 -d 2048 -x 20 -v 0 -s 0 -m 2 -n 10)
+typed=(--optimizer muon --momentum 0.9 -k cosine -l 0.000625 -u 2 -q 0 -c 0.1)
+check "a run with a recipe ends" trains "${plain[@]}" --recipe muon -o "$dir/recipe"
+check "without a note" silent
+for row in "recipe muon" "optimizer muon" "momentum 0.9" "learning-rate 0.000625" "warmup 2" "final-fraction 0" "weight-decay 0.1"; do
+    check "its table has $row" says "$(printf '| %-21s | %s ' "${row% *}" "${row#* }")"
+done
+check "and main.jsonl" grep -q '"--learning-rate":"0.000625","--warmup":"2","--final-fraction":"0","--weight-decay":"0.1"' "$dir/recipe/main.jsonl"
+check "one of its settings, too" trains "${plain[@]}" "${typed[@]}" -o "$dir/typed_out"
+check "is the same run" same recipe typed_out
+check "with the same flags" cmp "$dir/recipe/main.flags" "$dir/typed_out/main.flags"
+keeps_its_own() { says "note: --recipe $1: the run in $dir/$2 keeps its own settings"; }
+copy recipe with_typed main.log main.flags
+check "the typed ones go on with a recipe's run" trains "${plain[@]}" "${typed[@]}" -o "$dir/with_typed" -y 1
+check "to the same files" same recipe with_typed
+copy typed_out with_recipe main.log main.flags
+check "the recipe with theirs" trains "${plain[@]}" --recipe muon -o "$dir/with_recipe" -y 1
+check "which is said" keeps_its_own muon with_recipe
+check "to the same files" same recipe with_recipe
+check "with the same flags" cmp "$dir/recipe/main.flags" "$dir/with_recipe/main.flags"
+copy recipe with_none main.log main.flags
+check "without a recipe the run goes on" trains -o "$dir/with_none" -y 1
+check "to the same files" same recipe with_none
+for recipe in adamw muon; do # neither optimizer, nor rate, nor steps of warm-up are this one's
+    copy whole "other_$recipe" main.log main.flags
+    check "$recipe's recipe does not change another run" trains -o "$dir/other_$recipe" -y 1 --recipe $recipe
+    check "which is said" keeps_its_own $recipe "other_$recipe"
+    check "to the same files" same whole "other_$recipe"
+done
+copy recipe other_step main.log main.flags
+check "another step" trains -o "$dir/other_step" -y 1 --recipe muon -d 4096 -x 40 --resume-anyway
+check "has the run's rate and warm-up" grep -q '"resume".*"--total-batch":"4096".*"--learning-rate":"0.000625","--warmup":"2"' "$dir/other_step/main.jsonl"
+rm -rf "$dir/killed"
+mkdir "$dir/killed"
+cp "$dir/recipe/main.flags" "$dir/killed"
+head -n 2 "$dir/recipe/main.log" >"$dir/killed/main.log"
+check "without a checkpoint, too" trains "${plain[@]}" --recipe muon -o "$dir/killed" -y 1
+check "the run is what it was" same recipe killed
+check "where there is no run" trains "${plain[@]}" --recipe muon -o "$dir/first" -y 1
+check "a recipe begins it" same recipe first
+for flags in "-k constant" "-k wsd -u 5 -q 0.5 -c 0 --momentum 0.95" "-l 1e-3"; do
+    # shellcheck disable=SC2086 # flags and their values
+    check "with $flags" trains "${plain[@]}" --recipe muon $flags -x 10 -o "$dir/recipe_$flags"
+    check "there is no note" silent
+done
+check "no warm-up, no decay of a constant rate" bash -c "grep -qx 'result --warmup 0' '$dir/recipe_-k constant/main.flags' && grep -qx 'result --final-fraction 1' '$dir/recipe_-k constant/main.flags'"
+check "another optimizer" refused "--recipe muon contradicts --optimizer adamw; say --recipe adamw" "${plain[@]}" --recipe muon --optimizer adamw
+check "of a run, too" refused "--recipe muon contradicts --optimizer adamw" -o "$dir/recipe" -y 1 --recipe muon --optimizer adamw
+check "no such recipe" refused "--recipe sgd: must be one of adamw|muon" "${plain[@]}" --recipe sgd
+check "decay that takes every weight" refused "-l 0.00125 times -c 1000 is" "${plain[@]}" --recipe muon -c 1000 -d 8192
+
 # a checkpoint that is older than a flag
 older() { # NAME LINE [RUN NEW]: the checkpoint without a line of its settings, or with a new one, and without checksums
     copy "${3:-whole}" "$1" main.log main.flags
@@ -150,6 +202,15 @@ if "$trainer" --help | grep -q -- '--processes'; then
     check "two processes take the flags, too" trains -o "$dir/two" -y 1 --processes 2
     check "to the same files" same whole two
     copy whole two main.log main.flags
+    check "a recipe in two processes" trains "${plain[@]}" --recipe muon --processes 2 -o "$dir/two_recipe"
+    check "to the same files" same recipe two_recipe
+    check "with the same flags" cmp "$dir/recipe/main.flags" "$dir/two_recipe/main.flags"
+    copy recipe two_recipe main.log main.flags
+    check "which go on with one's" trains "${plain[@]}" --recipe muon --processes 2 -o "$dir/two_recipe" -y 1
+    check "to the same files" same recipe two_recipe
+    check "with -b auto, without -d" trains "${plain[@]}" --recipe muon --processes 2 -b auto -d -1 -x 10
+    check "its rate is of the tokens of both" says "| learning-rate         | 0.00125 "
+    check "another optimizer is one line" refused "--recipe muon contradicts" "${plain[@]}" --recipe muon --optimizer adamw --processes 2
     said=2 # each says what rank 0 has said
     check "a line of each says what is refused" refused "1 of these settings" -o "$dir/two" -y 1 --processes 2 --seed 3
     sed -i 's/^free --val-every 5/free --val-every often/' "$dir/two/main.flags"
