@@ -81,8 +81,8 @@ mkdir -p "$folder" 2>/dev/null || fail "-o $folder: cannot make that folder"
 flock -n 9 2>/dev/null || [ $? != 1 ] || fail "-o $folder: another call is using it; wait for it, or name another folder"
 [ -s "$folder/source" ] || echo "$source" >&9
 
-# The recipe: the better of Muon's first points (dev/LOG.md). The trainer takes the last one of a flag that is there twice.
-recipe=(-e d12 -b 64 -t 1024 -d 65536 --optimizer muon -l 3.6e-3 -q 0 -c 0.1 -s 0 -m 40)
+# The trainer takes the last one of a flag that is there twice.
+recipe=(-e d12 -b 64 -t 1024 -d 65536 --recipe muon -s 0 -m 40)
 
 # ----------------------------------------------------------------------------
 # Tokens
@@ -142,7 +142,7 @@ else
     [ -n "$ms" ] || fail "the trainer timed no step; what it said is in $folder/speed.log"
     steps=$(awk -v ms="$ms" -v minutes="$minutes" 'BEGIN { n = int(minutes * 60000 / ms); print n < 20 ? 20 : n }')
     between() { awk -v ms="$ms" -v minutes="$1" 'BEGIN { n = int(minutes * 60000 / ms); print n < 1 ? 1 : n }'; }
-    settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -u $((steps / 20)) -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
+    settings=("${recipe[@]}" "${data[@]}" -o "$run" -x "$steps" -v "$(between 1)" -n "$(between 2)" -nk 2 "$@")
     [ ! -e "$run" ] || settings+=(--overwrite 1) # it has no checkpoint yet
     plan
     echo "$minutes" >"$folder/minutes"

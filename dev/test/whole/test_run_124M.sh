@@ -53,6 +53,10 @@ done
 check "goes on" run 0.15 "${small[@]}"
 check "says so" says "^== goes on from the newest checkpoint of $dir/out/run"
 check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")")"
+recorded() { for line; do grep -qx "result --$line" "$dir/out/run/main.flags" || { echo "not --$line"; return 1; }; done; }
+steps=$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")
+check "by Muon's recipe" recorded "optimizer muon" "momentum 0.9" "warmup $((steps / 10))" "final-fraction 0" "weight-decay 0.1"
+check "but for what was typed" recorded "learning-rate 0.002" "batch 4"
 check "a sample" says "^The "
 check "an export" test -s "$dir/out/hugging_face/model.safetensors"
 check "what it takes now" run 0.15 --cost
@@ -127,6 +131,7 @@ check "no such text" refuses "--text nowhere: no such file or folder" --text now
 check "no time" refuses "--minutes 0: how long to train" --minutes 0
 check "another argument" refuses "--steps: no such argument" --steps 5
 check "a value that is not there" refuses "-o needs a value" -o
+check "another optimizer" refuses "the trainer failed: --recipe muon contradicts --optimizer adamw; say --recipe adamw" --text README.md -o "$dir/other" -- --optimizer adamw
 check "what the script decides" refuses "-x: --minutes and -o before -- decide that" --text README.md -- -x 5
 check "it decides it in either form" refuses "--max-steps=5: --minutes and -o" --text README.md -- --max-steps=5
 for zero in "-n 0" "--checkpoint-every 00" "--checkpoint-every=0"; do
