@@ -194,7 +194,8 @@ static inline void recipe_set(Options* o, int num_steps) {
     if (!o->typed[CLI_INDEX_weight_decay]) { o->weight_decay = 0.1; }
     if (!o->typed[CLI_INDEX_final_fraction] && !constant) { o->final_fraction = 0.0; }
     if (num_steps < 0) { return; }
-    snprintf(rate, sizeof(rate), "%.3g", (muon ? 2.5e-3 : 1e-3) * sqrt(o->total_batch / (muon ? 32768.0 : 16384.0)));
+    const double tokens = o->total_batch < 65536 ? o->total_batch : 65536; // the largest step that was tuned
+    snprintf(rate, sizeof(rate), "%.3g", (muon ? 2.5e-3 : 1e-3) * sqrt(tokens / (muon ? 32768 : 16384)));
     if (!o->typed[CLI_INDEX_learning_rate]) { o->learning_rate = strtod(rate, NULL); }
     if (!o->typed[CLI_INDEX_warmup] && !constant) { o->warmup = (int)((muon ? 1LL : 3LL) * num_steps / 10); }
 }
