@@ -167,7 +167,7 @@ static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, si
 static inline cli_text cli_text_(const CliFlag* f, const char* name, const char* value) {
     if (is_listed(f->choices, '|', value)) { return value; }
     if (!cli_any_text_(f)) { fatal("%s %s: must be one of %s", name, value, f->choices); }
-    if (value[0] == '\0') { fatal("%s '': the value is empty; name a file, or leave the flag out", name); }
+    if (value[0] == '\0') { fatal("%s '': the value is empty; give it one, or leave the flag out", name); }
     if (value[0] == '-') { // -o -n 20: the value was forgotten
         fatal("%s %s: the value looks like a flag; give %s a value, or write ./%s where that is its name", name, value,
               name, value);
@@ -206,7 +206,8 @@ static inline void cli_set(void* options, const CliFlag* f, const char* name, co
     char* end;
     errno = 0;
     double number = f->type == CLI_whole ? (double)strtoll(value, &end, 10) : strtod(value, &end);
-    if (end == value || *end != '\0' || errno == ERANGE || !isfinite(number)) {
+    int too_large = errno == ERANGE && fabs(number) > 1.0; // a limit below says so
+    if (end == value || *end != '\0' || (!too_large && (errno == ERANGE || !isfinite(number)))) {
         fatal("%s %s: must be a %s%s%s", name, value, f->type == CLI_whole ? "whole number" : "number",
               f->choices != NULL ? ", or " : "", f->choices != NULL ? f->choices : "");
     }

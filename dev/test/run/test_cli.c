@@ -69,9 +69,13 @@ static void numbers_stay_in_their_range(const CliFlag* f) {
     refuses(f, "12abc", kind);
     refuses(f, "", kind);
     refuses(f, "nan", kind);
-    refuses(f, "99999999999999999999999999", f->type == CLI_whole ? kind : "must be at most");
+    refuses(f, "99999999999999999999999999", "must be at most");
+    refuses(f, "-99999999999999999999999999", "must be at least");
     if (f->type == CLI_whole) { refuses(f, "1.5", kind); }
-    if (f->type == CLI_number) { refuses(f, "1e999", kind); }
+    if (f->type == CLI_number) {
+        refuses(f, "1e999", "must be at most");
+        refuses(f, "1e-999", kind);
+    }
     if (f->choices != NULL) {
         int all = strcmp(f->choices, "all") == 0;
         takes(f, f->choices);
