@@ -196,6 +196,10 @@ static inline Launch launch_by_hand(const Options* o, int started) {
         fatal("-pn %d with %d processes on this machine, from -pr %d on: those are too many; lower %s, or raise -pn",
               size, started, rank, launch_start_flag());
     }
+    const char* address = o->server_ip != NULL ? "-ps" : o->fs_path != NULL ? "-pf" : "--rendezvous-port";
+    if (started <= 1 && o->num_processes == 0 && (o->server_ip || o->fs_path || o->rendezvous_port > 0)) {
+        fatal("%s says where processes meet, and this is the only one: it needs -pn, the number of processes", address);
+    }
     if (size == 1) { return l; }
     l.how = size > started ? "-pn" : launch_start_flag();
     l.rank = rank;

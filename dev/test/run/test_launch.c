@@ -254,6 +254,9 @@ static void contradictions_end_with_one_line(void) {
     REFUSED("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK", "-b", "1");
     REFUSED("", "-pn 2 needs -pr", "-pn", "2");
     REFUSED("", "-pr 1 needs -pn", "-pr", "1");
+    REFUSED("", "-ps says where processes meet, and this is the only one: it needs -pn", "-ps", "10.0.0.1");
+    REFUSED("", "-pf says where", "-pf", "shared");
+    REFUSED("", "--rendezvous-port says where", "--rendezvous-port", "1234");
     REFUSED("", "-pr 2|-pn 2", "-pn", "2", "-pr", "2", "-ps", "a");
     REFUSED("", "-pr 1|-pn 1", "-pn", "1", "-pr", "1");
     REFUSED("", "-pn 2 needs -ps", "-pn", "2", "-pr", "0");
