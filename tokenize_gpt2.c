@@ -310,14 +310,14 @@ int main(int argc, char** argv) {
     process_start(argv);
     atexit(temporary_unlink_all); // fatal() leaves nothing half written
     signals_install_quit();
-    const char* command = argc < 2 ? "nothing" : argv[1];
+    const char* command = argc < 2 ? "no command" : argv[1];
     int is_encode = strcmp(command, "encode") == 0, is_decode = strcmp(command, "decode") == 0, num_files = 0;
     if (strcmp(command, "--help") == 0) {
         printf("./tokenize_gpt2 encode|decode [FILE]... [flag value]...    without a FILE: standard input\n\n");
     } else if (is_encode || is_decode || strcmp(command, "serve") == 0) {
         argc--, argv++;
     } else if (strcmp(command, "--version") != 0) {
-        fatal("%s: encode, decode or serve was expected; ./tokenize_gpt2 --help says more", command);
+        fatal("%s: encode or decode was expected; ./tokenize_gpt2 --help says more", command);
     }
     char** files = argv + 1; // those before the first flag
     while (num_files + 1 < argc && (files[num_files][0] != '-' || files[num_files][1] == '\0')) { num_files++; }

@@ -185,6 +185,7 @@ static inline glob_t token_file_paths(const char* pattern) {
               "dev/data/tinyshakespeare.py",
               pattern);
     }
+    if (folder_exists(pattern)) { fatal("%s is a folder; name its files, as '%s/*.bin'", pattern, pattern); }
     return paths;
 }
 

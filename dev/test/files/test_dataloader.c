@@ -456,7 +456,7 @@ static void bad_files_are_refused(void) {
     const char *pattern = unit_path("bad*.bin"), *bad = unit_path("bad.bin");
     CHECK_FATAL("bad*.bin|dev/data", open_pattern(pattern));
     CHECK_FATAL("bad*.bin|dev/data", dataloader_vocab_size(pattern));
-    CHECK_FATAL("Is a directory", open_pattern(unit_folder));
+    CHECK_FATAL("is a folder; name its files, as", open_pattern(unit_folder));
     unit_write_format(bad, 20240326, 1, 13, 0, tokens, sizeof(tokens));
     CHECK_FATAL("bad.bin|20240326|20240520|20240801", open_pattern(pattern));
     CHECK_FATAL("bad.bin|20240326", dataloader_vocab_size(pattern));

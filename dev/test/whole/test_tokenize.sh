@@ -110,7 +110,7 @@ check "which is decoded" is thx "$program" decode "$dir/wide_ids.bin" --tokenize
 check "a program is served" "$python" -c "$serve" "$program" "$dir/t.bin"
 
 check "--version needs none, nor a tokenizer" is "$("$program" --help | sed -n 's/^flashgpt /&/p')" "$program" --version
-check "a command is needed" refused "encode, decode or serve was expected" "$program" --tokenizer x
+check "a command is needed" refused "encode or decode was expected" "$program" --tokenizer x
 check "flags are checked" refused "unknown flag --broken-utf8" tok encode --broken-utf8 x
 check "a tokenizer is needed" refused "none.bin" "$program" encode --tokenizer "$dir/none.bin"
 check "inputs are there" refused "cannot open $dir/nothing" tok encode "$dir/nothing"
