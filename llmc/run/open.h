@@ -303,6 +303,9 @@ NOINLINE void trainer_open_writer_(Trainer* t) {
 NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
     const char* path = t->options.tokenizer;
     char folder[1024];
+    if (t->options.typed[CLI_INDEX_tokenizer] && file_missing(path)) {
+        fatal("--tokenizer %s: no such file or folder; python3 dev/data/tokenizer.py writes GPT-2's", path);
+    }
     if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
         path = tokenizer_of_model(source, folder, sizeof(folder));
     }

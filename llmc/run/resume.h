@@ -60,7 +60,7 @@ static inline void run_start_refuse_used_(const RunStart* s, const char* why) {
         snprintf(what, sizeof(what), "parts of a checkpoint");
     }
     if (scan->log_has_lines) { strcat(what, what[0] ? ", main.log" : "main.log"); }
-    fatal("-o %s holds a run (%s): %s, --overwrite removes it, or name another folder", s->folder.path, what, why);
+    fatal("-o %s holds a run (%s): %s; --overwrite removes it, or name another folder", s->folder.path, what, why);
 }
 
 // Refuses a folder that cannot be created, or in which nothing can be saved, before a model is built for it.
@@ -108,6 +108,7 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
         snprintf(why, sizeof(why), "files of checkpoint %d are missing; put them back", run_folder_apart(&s->scan));
         run_start_refuse_used_(s, why);
     }
+    if (o->resume) { printf("note: -y 1: %s has no checkpoint; this run begins at step 0\n", o->output_dir); }
 }
 
 // Broadcasts rank 0's lines.
@@ -330,10 +331,7 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     if (s->step < 0) {
         int own_log = s->scan.log_has_lines && s->log == s->identity.run;
         if (o->resume && !own_log) { run_start_refuse_used_(s, "its settings or data are others, or not known"); }
-        if (o->resume && own_log) {
-            printf("note: -y 1: %s has no checkpoint; this run begins at step 0, and replaces the main.log there\n",
-                   o->output_dir);
-        }
+        if (o->resume && own_log) { printf("note: -y 1: main.log in %s is replaced\n", o->output_dir); }
         return;
     }
     IdentityDifferences d = {0, 0, 0};
@@ -355,8 +353,7 @@ static inline void run_start_compare_before_(RunStart* s, const Options* o) {
     }
     if (d.changing > 0 && !o->resume_anyway) {
         fatal("-y 1: %d of these settings (see the notes above) change the result of the run in %s at step %d; leave "
-              "their "
-              "flags out to take the run's own, or say --resume-anyway",
+              "their flags out to take the run's own, put changed files back, or say --resume-anyway",
               d.changing, o->output_dir, s->step);
     }
 }

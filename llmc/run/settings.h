@@ -169,8 +169,12 @@ static inline Status run_flags_read(RunIdentity* lines, const char* folder) {
     size_t bytes = (size_t)st.st_size;
     lines->text = (char*)calloc_check(bytes + 1, 1);
     lines->text_bytes = fread(lines->text, 1, bytes, file);
-    int failed = ferror(file);
+    int failed = ferror(file), damaged = lines->text_bytes > 0 && lines->text[lines->text_bytes - 1] != '\n';
     fclose(file);
+    for (const char *p = lines->text, *end = p + lines->text_bytes; p < end;) {
+        damaged |= run_identity_next_line(&p, end).effect < 0;
+    }
+    if (damaged) { return status_fail("%s is damaged; remove it, and type the flags of the run once", path); }
     return failed ? status_fail("cannot read %s", path) : STATUS_OK;
 }
 

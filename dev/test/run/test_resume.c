@@ -255,7 +255,8 @@ static void a_flag_newer_than_the_checkpoint_has_its_default(void) {
     options.skip_grad_z = 3.0;
     run_otherwise(resumes, numerics.precision, "fp32", notes, sizeof(notes));
     CHECK(ended_saying(0, 1, "1 of these settings") && strcmp(notes, note) == 0);
-    CHECK(ended_saying(0, 1, "leave their flags out to take the run's own, or say --resume-anyway"));
+    CHECK(ended_saying(0, 1,
+                       "leave their flags out to take the run's own, put changed files back, or say --resume-anyway"));
     options.skip_grad_z = 0.0, options.overwrite = 1;
     run(4, begins, NULL);
     CHECK(all_ended_well(4));

@@ -62,6 +62,7 @@ copy whole moved main.log
 check "a folder of an older version needs the data's names" refused "tiny_shakespeare_train.bin" -o "$dir/moved" -y 1
 check "which it says" says "note: -y 1: $dir/moved/main.flags is missing or empty: flags that are neither typed"
 check "and no more" trains -o "$dir/moved" -y 1 -i "$dir/text_train.bin" -j "$dir/text_val.bin" -v 5 -m 4 -n 10 -s 0
+check "with the settings of its checkpoint" says "note: -y 1 takes from the run in $dir/moved: -t 64 -d 512 -x 20 -l 0.002"
 check "to the same files" same whole moved
 copy whole moved main.log
 : >"$dir/moved/main.flags"
@@ -75,6 +76,13 @@ check "a run without a checkpoint begins again" trains -o "$dir/killed" -y 1
 check "as it was" same whole killed
 sed -i 's/^free --val-every 5/free --val-every often/' "$dir/killed/main.flags"
 check "a damaged main.flags is named" refused "$dir/killed/main.flags: --val-every often: must be a whole number" -o "$dir/killed" -y 1
+head -c -2 "$dir/whole/main.flags" >"$dir/killed/main.flags"
+check "one that was cut, too" refused "$dir/killed/main.flags is damaged; remove it" -o "$dir/killed" -y 1
+{ cat "$dir/whole/main.flags"; echo lost; } >"$dir/killed/main.flags"
+check "and a line of something else" refused "$dir/killed/main.flags is damaged; remove it" -o "$dir/killed" -y 1
+check "a folder that is not there is said before what it lacks" refused "no such file" -o "$dir/mistyped" -y 1
+check "as the cause" says "note: -y 1: $dir/mistyped has no checkpoint"
+check "--tokenizer names a file that is there" refused "--tokenizer $dir/none.bin: no such file" "${run[@]}" --tokenizer "$dir/none.bin"
 
 # what is typed
 copy whole typed main.log main.flags
@@ -245,7 +253,8 @@ done
 check "a run that keeps no model" trains "${run[@]}" -n 0 -x 3 -o "$dir/none"
 check "says so at the start" says "note: without -n STEPS: the model is lost at the end of the run"
 check "-y 1 begins it again" trains "${run[@]}" -x 3 -o "$dir/none" -y 1
-check "and says what becomes of main.log" says "has no checkpoint; this run begins at step 0, and replaces the main.log there"
+check "and says so" says "note: -y 1: $dir/none has no checkpoint; this run begins at step 0"
+check "and what becomes of main.log" says "note: -y 1: main.log in $dir/none is replaced"
 check "with a checkpoint it says neither" trains -o "$dir/none" -y 1 -x 4
 check "it does not" bash -c "! grep -q 'without -n STEPS\|has no checkpoint' '$dir/out'"
 check "--momentum without Muon" trains "${run[@]}" -x 1 --momentum 0.9
