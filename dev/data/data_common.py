@@ -647,6 +647,15 @@ class NativeEncoding:
             fail(f"{self.command[0]}: {reason.removeprefix('error: ')}")
         return tokens
 
+    def decode_single_token_bytes(self, token):
+        """The bytes of a token: the table has a length byte and the bytes of each."""
+        with open(self.command[-1], "rb") as f:
+            table = f.read()
+        at = HEADER_BYTES
+        for _ in range(token):
+            at += 1 + table[at]
+        return table[at + 1 : at + 1 + table[at]]
+
 
 def native_program():
     """The path of tokenize_gpt2, or None. The variable TOKENIZE_GPT2 overrides it; if empty, none is used."""

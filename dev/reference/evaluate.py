@@ -5,7 +5,7 @@
     python3 dev/reference/evaluate.py -e folder --hellaswag dev/data/hellaswag/hellaswag_val.bin
     python3 dev/reference/evaluate.py -e model.bin --perplexity text.txt --against ./generate_gpt2
 
--e is a .bin file or a Hugging Face folder; the file is text (bytes for a vocabulary of 256, else through tiktoken) or
+-e is a .bin file or a Hugging Face folder; the file is text (bytes for a vocabulary of 256, else GPT-2's tokens) or
 tokens in a .bin. Prints one line of JSON, as generate_gpt2 --json does. With --against, that program scores the same,
 and where a loss differs by more than --tolerance, or an answer does, the exit code is 1. Token i of the file, i > 0, is
 predicted in the first window [w * stride, w * stride + window] that holds it, from the tokens of that window before it.
@@ -57,22 +57,22 @@ def parse_arguments():
 
 
 def read_tokens(path, vocab_size):
-    """The tokens of a file, and their bytes (None where they are not known)."""
+    """The tokens of a file, and the bytes of all but the first (None where they are not known)."""
     if path.endswith(".bin"):
         tokens = read_token_file(path)[0].tolist()
         if max(tokens, default=0) >= vocab_size:
             fail(f"{path}: token {max(tokens)} is not below the vocabulary of {vocab_size}")
-        return tokens, [1] * len(tokens) if vocab_size == 256 else None
+        return tokens, len(tokens) - 1 if vocab_size == 256 else None
     try:
         with open(path, "rb") as f:
             text = f.read()
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     if vocab_size == 256:
-        return list(text), [1] * len(text)
+        return list(text), len(text) - 1
     encoding = gpt2_encoding()
-    tokens = encoding.encode_ordinary(text.decode("utf-8"))
-    return tokens, [len(encoding.decode_single_token_bytes(t)) for t in tokens]
+    tokens = list(encoding.encode_ordinary(text.decode("utf-8")))
+    return tokens, len(text) - sum(len(encoding.decode_single_token_bytes(token)) for token in tokens[:1])
 
 
 def losses_of(net, tokens):
@@ -83,7 +83,7 @@ def losses_of(net, tokens):
 
 
 def perplexity(net, path, window, stride):
-    tokens, sizes = read_tokens(path, net.config.vocab_size)
+    tokens, scored_bytes = read_tokens(path, net.config.vocab_size)
     if len(tokens) < 2:
         fail(f"{path} has {len(tokens)} tokens; two at least are needed")
     window = min(window, len(tokens) - 1)
@@ -98,8 +98,8 @@ def perplexity(net, path, window, stride):
         total += math.fsum(losses[i - begin - 1] for i in scored)
     result = {"file": path, "tokens": len(tokens) - 1, "loss": total / (len(tokens) - 1)}
     result["perplexity"] = math.exp(result["loss"])
-    if sizes:
-        result["bytes"] = sum(sizes[1:])
+    if scored_bytes:
+        result["bytes"] = scored_bytes
         result["bits_per_byte"] = total / math.log(2) / result["bytes"]
     return {**result, "window": window, "stride": stride}
 

@@ -132,6 +132,19 @@ def test_trained_weights(folder):
     assert 1.0 < ours["loss"] < 3.5, ours  # it has learned
 
 
+def test_text_in_tokens_of_tokenize_gpt2(folder):
+    tokens = [*(bytes([i]) for i in range(256)), b"th", b"the", b"<|endoftext|>"]
+    table = os.path.join(folder, "t.bin")
+    data_common.write_tokenizer(table, tokens, len(tokens) - 1)
+    encoding = data_common.NativeEncoding(os.path.join(ROOT, "tokenize_gpt2"), table)
+    path = write_model(random_model(9, len(tokens)), folder)
+    text = unit.write(os.path.join(folder, "text.txt"), "the other \u00e9" * 20)
+    other = unit.program(folder, "other", f'#!/bin/sh\nexec "{PROGRAM}" "$@" --tokenizer "{table}"\n')
+    with mock.patch.object(evaluate_script, "gpt2_encoding", lambda: encoding):
+        ours = json.loads(evaluate("-e", path, "--perplexity", text, "--against", other)[0])
+    assert ours["bytes"] == 12 * 20 - len("the") and ours["tokens"] < 12 * 20 - 1, ours
+
+
 def test_answers(folder):
     path, file = write_model(random_model(6, 300), folder), os.path.join(folder, "questions.bin")
     write_questions(file, 60, 300)
@@ -156,6 +169,7 @@ if __name__ == "__main__":
     import torch
 
     import common
+    import data_common
     import evaluate as evaluate_script
     import formats
     import model
