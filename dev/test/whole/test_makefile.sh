@@ -136,6 +136,11 @@ check "takes libdir" grep -qx libdir=/usr/lib64 "$target/usr/lib64/pkgconfig/lib
 check "beside what follows PREFIX" grep -qx 'includedir=${prefix}/include' "$target/usr/lib64/pkgconfig/libattention.pc"
 check "and removes it from there" run_make uninstall DESTDIR="$target" PREFIX=/opt libdir=/usr/lib64
 check "all of it" is "$(installed)" ""
+# fails TEXT COMMAND...: exit code 1, and one line that says TEXT
+fails() { ! "${@:2}" >"$dir/out" 2>"$dir/err" && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q -- "^error: .*$1" "$dir/err"; }
+check "another argument" fails "--foo: " env DESTDIR="$target" scripts/install.sh --foo
+check "installs nothing" is "$(installed)" ""
+check "a folder that cannot be made is named" fails /proc/x env PREFIX=/proc/x scripts/install.sh
 
 check "make compile_commands.json" run_make compile_commands.json
 all_programs() { # JSON, with an entry for each program
