@@ -17,7 +17,11 @@
 #SBATCH --output=gpt2-%j.out
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
-cd "${SLURM_SUBMIT_DIR:?is not set: start it with sbatch, or with scripts/run_one_machine.sh where there is no Slurm}"
+if [ -z "${SLURM_SUBMIT_DIR-}" ]; then
+    echo "error: SLURM_SUBMIT_DIR is not set: start it with sbatch, or scripts/run_one_machine.sh where there is no Slurm" >&2
+    exit 1
+fi
+cd "$SLURM_SUBMIT_DIR"
 trainer=${TRAINER:-./train_gpt2cu}
 if [ ! -x "$trainer" ]; then
     echo "error: $trainer is not there: make train_gpt2cu" >&2

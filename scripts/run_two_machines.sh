@@ -11,7 +11,7 @@ set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 machine=${1-} address=${2-} gpus=${GPUS:-8}
 if [[ ! $machine =~ ^[01]$ || -z $address || ! $gpus =~ ^[1-9][0-9]*$ ]]; then
-    echo "usage: $0 0|1 ADDRESS: which of the two machines this is, and the address of machine 0; GPUS=8 of each" >&2
+    echo "error: $0 needs 0|1 ADDRESS: which of the two machines this is, and the address of machine 0; GPUS=8 of each" >&2
     exit 1
 fi
 shift 2

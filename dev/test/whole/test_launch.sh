@@ -113,7 +113,7 @@ check "one machine" says "8 processes from rank 0 of 8" scripts/run_one_machine.
 check "four of its GPUs" says "4 processes from rank 0 of 4" env GPUS=4 scripts/run_one_machine.sh -x 2000
 check "the first of two" says "8 processes from rank 0 of 16, at 10.0.0.1 port 20240" scripts/run_two_machines.sh 0 10.0.0.1
 check "the second" says "4 processes from rank 4 of 8, at head port 20241" env GPUS=4 scripts/run_two_machines.sh 1 head --rendezvous-port 20241
-usage() { "$@" >"$dir/stdout" 2>"$dir/stderr"; [ $? -eq 1 ] && [ "$(wc -l <"$dir/stderr")" -eq 1 ]; }
+usage() { "$@" >"$dir/stdout" 2>"$dir/stderr"; [ $? -eq 1 ] && [ "$(wc -l <"$dir/stderr")" -eq 1 ] && grep -q "^error: " "$dir/stderr"; }
 check "one machine without a trainer" usage env TRAINER="$dir/none" scripts/run_one_machine.sh
 check "two machines without a trainer" usage env TRAINER="$dir/none" scripts/run_two_machines.sh 0 10.0.0.1
 check "a third machine is refused" usage scripts/run_two_machines.sh 2 10.0.0.1
