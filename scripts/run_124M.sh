@@ -84,18 +84,24 @@ flock -n 9 2>/dev/null || [ $? != 1 ] || fail "-o $folder: another call is using
 # The trainer takes the last one of a flag that is there twice.
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --recipe muon -s 0 -m 40)
 
+run=$folder/run
+has() { [ -n "$(ls "$@" 2>/dev/null)" ]; }
+
 # ----------------------------------------------------------------------------
 # Tokens
 
 table=()
 if [ ${#text[@]} -gt 0 ]; then
     tokens=$folder/text
-    [ -e "${tokens}_val.bin" ] || [ -n "$(ls "${tokens}"_val_*.bin 2>/dev/null)" ] || {
+    val=("${tokens}"_val*.bin)
+    # again of a text that has changed, but for a run that has begun with its tokens
+    if ! has "${tokens}"_train*.bin || ! has "${val[@]}" ||
+        { ! has "$run"/model_*.bin && [ -n "$(find "${text[@]}" -newer "${val[0]}" -print -quit)" ]; }; then
         echo "== tokens of $source"
         special=(--allow-special)
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}"
-    }
+    fi
     literal=$(printf '%s' "$tokens" | sed 's/[][*?\\]/\\&/g') # of a name that the trainer would take for a pattern
     data=(-i "${literal}_train*.bin" -j "${literal}_val*.bin")
     [ ! -e "$folder/gpt2_tokenizer.bin" ] || table=(--tokenizer "$folder/gpt2_tokenizer.bin")
@@ -111,7 +117,6 @@ fi
 # ----------------------------------------------------------------------------
 # What it takes
 
-run=$folder/run
 measured() { sed -n 's/^total average iteration time: \([0-9.]*\) ms/\1/p' "$folder/speed.log" 2>/dev/null; } # ms
 plan() { # says what the run takes
     "$trainer" "${settings[@]}" --plan >"$folder/plan.log" 2>&1 || fail "$(error_in "$folder/plan.log")"
@@ -122,7 +127,7 @@ recorded() { # FILE PATTERN: prints what the run's first call recorded
     [ -s "$folder/$1" ] && [[ $(<"$folder/$1") =~ $2 ]] && cat "$folder/$1" && return
     fail "$folder/$1 is missing or damaged: write the $1 of the run's first call into it, or name another folder"
 }
-if [ -n "$(ls "$run"/model_*.bin 2>/dev/null)" ]; then
+if has "$run"/model_*.bin; then
     minutes=$(recorded minutes "$number")
     [ -z "$asked" ] || [ "$asked" = "$minutes" ] || fail "--minutes $asked: the run in $folder has $minutes; name another folder"
     had=$(recorded flags "")

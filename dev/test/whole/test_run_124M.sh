@@ -99,6 +99,18 @@ echo 0.05 >"$dir/busy/minutes"
 sed -i /--max-steps/d "$dir/busy/run/main.flags"
 check "a run without its steps" refuses "main.flags does not say how many steps" "${same[@]}" -o "$dir/busy"
 
+# Until there is a checkpoint, tokens follow the text
+grows=(--text "$dir/grows.txt" --cost -o "$dir/grows" "${small[@]}")
+echo "too small" >"$dir/grows.txt"
+check "a text that is too small" refuses "the trainer failed: $dir/grows/text_train.bin holds 9 tokens" "${grows[@]}"
+cat README.md >>"$dir/grows.txt"
+check "is enlarged" "$script" "${grows[@]}" >"$dir/log"
+check "and has other tokens" says "^== tokens of"
+check "which stay" "$script" "${grows[@]}" >"$dir/log"
+check "where it does" eval '! says "^== tokens of"' >/dev/null
+rm "$dir/grows/text_train.bin"
+check "a split that is missing is made" "$script" "${grows[@]}" >"$dir/log"
+
 # GPT-2's tokens, whose table is in the run's folder, where there is a mirror to take it from
 if [ -n "${DATA_MIRROR:-}" ]; then
     TOKENIZER='' check "GPT-2's tokens" "$script" --text README.md --minutes 0.02 -o "$dir/bpe" "${small[@]}" >"$dir/log"
