@@ -73,13 +73,15 @@ if [ -z "${TRAINER:-}" ]; then
 fi
 
 source="${text[*]:-FineWeb}${TOKENIZER:+ as bytes}"
-[ -z "$(ls -A "$folder" 2>/dev/null)" ] || [ "$(cat "$folder/source" 2>/dev/null)" = "$source" ] ||
-    fail "-o $folder is of $(cat "$folder/source" 2>/dev/null || echo "another program"), not of $source: name another folder"
+had=$(cat "$folder/source" 2>/dev/null || echo "another program")
+# A call that made no tokens leaves the folder to any other.
+[ "$had" = "$source" ] || [ -z "$(find "$folder/" -mindepth 1 ! -name source ! -name gpt2_tokenizer.bin 2>/dev/null)" ] ||
+    fail "-o $folder is of $had, not of $source: name another folder"
 mkdir -p "$folder" 2>/dev/null || fail "-o $folder: cannot make that folder"
 { exec 9>>"$folder/source"; } 2>/dev/null || fail "-o $folder: cannot write $folder/source"
 # The trainer inherits the lock. A file system without locks (an exit code other than 1) does not stop the run.
 flock -n 9 2>/dev/null || [ $? != 1 ] || fail "-o $folder: another call is using it; wait for it, or name another folder"
-[ -s "$folder/source" ] || echo "$source" >&9
+[ "$had" = "$source" ] || echo "$source" >"$folder/source"
 
 # The trainer takes the last one of a flag that is there twice.
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --recipe muon -s 0 -m 40)

@@ -111,6 +111,12 @@ check "where it does" eval '! says "^== tokens of"' >/dev/null
 rm "$dir/grows/text_train.bin"
 check "a split that is missing is made" "$script" "${grows[@]}" >"$dir/log"
 
+# A folder is of a text once it has tokens of it
+: >"$dir/empty.txt"
+check "an empty text" refuses "empty.txt is empty" --text "$dir/empty.txt" -o "$dir/first"
+check "leaves the folder to another" "$script" --text README.md --cost -o "$dir/first" "${small[@]}" >"$dir/log"
+check "which it then is of" refuses "$dir/first is of .*README.md as bytes, not of .*/empty.txt as" --text "$dir/empty.txt" -o "$dir/first"
+
 # GPT-2's tokens, whose table is in the run's folder, where there is a mirror to take it from
 if [ -n "${DATA_MIRROR:-}" ]; then
     TOKENIZER='' check "GPT-2's tokens" "$script" --text README.md --minutes 0.02 -o "$dir/bpe" "${small[@]}" >"$dir/log"
