@@ -8,8 +8,8 @@
 #     scripts/run_124M.sh --minutes 60 -- --fp8 1 -b 32       # flags of the trainer, instead of the script's
 #
 # Everything is kept in the folder -o (default: log_run_124M). The length is the time that --minutes says (default: 15) at the
-# speed that some steps are measured to have. Needs a GPU, and for FineWeb the Python package pyarrow. DATA_MIRROR as in
-# dev/data; TOKENIZER=bytes takes the bytes of --text for tokens, TRAINER=./train_gpt2 trains on the CPU.
+# speed that some steps are measured to have. Needs a GPU, or TRAINER=./train_gpt2, which trains on the CPU; FineWeb also needs
+# the Python package pyarrow. DATA_MIRROR as in dev/data; TOKENIZER=bytes takes the bytes of --text for tokens.
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: $*" >&2; exit 1; }
@@ -60,6 +60,7 @@ minutes=${minutes:-15}
 number='^[0-9]+(\.[0-9]+)?$'
 [[ $minutes =~ $number && $minutes =~ [1-9] ]] || fail "--minutes $minutes: how long to train, as 15 or 0.5"
 [[ $folder = /* ]] || folder=$PWD/$folder
+[[ ${DATA_MIRROR:-/} = /* ]] || DATA_MIRROR=$PWD/$DATA_MIRROR
 cd "$(dirname "$0")/.."
 [[ ${TOKENIZER:-} =~ ^(bytes)?$ ]] || fail "TOKENIZER=$TOKENIZER: bytes, or nothing for GPT-2's tokens"
 [ -z "${TOKENIZER:-}" ] || [ ${#text[@]} -gt 0 ] || fail "TOKENIZER=bytes: of --text alone, not of FineWeb"

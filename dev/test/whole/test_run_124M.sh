@@ -137,11 +137,13 @@ for name in "val_000000", "train_000001":
     with open(f"dev/data/fineweb10B/fineweb_{name}.bin", "wb") as f:
         f.write(struct.pack("<256i", 20240520, 1, len(text), 50257, *[0] * 252) + struct.pack(f"<{len(text)}H", *text))
 print("arguments:", *sys.argv[1:])
+print("mirror:", os.environ["DATA_MIRROR"])
 END
-fineweb() { TOKENIZER="" TRAINER=$(realpath "$TRAINER") "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
+fineweb() { TOKENIZER="" DATA_MIRROR=raw TRAINER=$(realpath "$TRAINER") "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
 check "FineWeb" fineweb
 check "so many shards" says "^arguments: --max-shards 3$"
 check "and their steps" says "steps in 4 minutes"
+check "of the user's mirror" says "^mirror: $PWD/raw$"
 other_table() { grep "^| tokenizer " "$dir/web/speed.log"; }
 check "with the table at the root" eval "! other_table"
 
