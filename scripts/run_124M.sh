@@ -11,7 +11,7 @@
 # speed that some steps are measured to have. Needs a GPU, or TRAINER=./train_gpt2, which trains on the CPU; FineWeb also needs
 # the Python package pyarrow. DATA_MIRROR as in dev/data; TOKENIZER=bytes takes the bytes of --text for tokens.
 set -euo pipefail
-case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
+for word; do case $word in --) break ;; -h | --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac; done
 fail() { echo "error: $*" >&2; exit 1; }
 stopped=0
 ended_with_us() { # COMMAND...: passes the signals that end this script on to the command, and waits for it
@@ -38,7 +38,7 @@ while [ $# -gt 0 ]; do
         [ ${#text[@]} -gt 0 ] || fail "--text names no file or folder"
         ;;
     --minutes | -o)
-        [ $# -gt 1 ] || fail "$1 needs a value"
+        [ -n "${2-}" ] || fail "$1 needs a value"
         if [ "$1" = -o ]; then folder=$2; else minutes=$2; fi
         shift 2
         ;;
@@ -59,6 +59,8 @@ asked=$minutes
 minutes=${minutes:-15}
 number='^[0-9]+(\.[0-9]+)?$'
 [[ $minutes =~ $number && $minutes =~ [1-9] ]] || fail "--minutes $minutes: how long to train, as 15 or 0.5"
+awk -v n="$minutes" 'BEGIN { exit n > 10080 }' || fail "--minutes $minutes: at most 10080, a week"
+[ ! -f "$folder" ] || fail "-o $folder is a file; name a folder"
 [[ $folder = /* ]] || folder=$PWD/$folder
 [[ ${DATA_MIRROR:-/} = /* ]] || DATA_MIRROR=$PWD/$DATA_MIRROR
 cd "$(dirname "$0")/.."
@@ -174,6 +176,7 @@ prompt=("$generator" -e "$run" ${table[@]+"${table[@]}"})
 [ -e "$folder/hugging_face" ] || "${prompt[@]}" --export "$folder/hugging_face"
 echo
 echo "The model is in $run, and for transformers in $folder/hugging_face. Next:"
-echo "  ${prompt[*]} --interactive"
-echo "  ${prompt[*]} --perplexity YOUR_TEXT"
-echo "  scripts/plot_run.py $run --html $folder/report.html"
+printf -v typed '%q ' "${prompt[@]}"
+echo "  $typed--interactive"
+echo "  $typed--perplexity YOUR_TEXT"
+printf '  scripts/plot_run.py %q --html %q\n' "$run" "$folder/report.html"

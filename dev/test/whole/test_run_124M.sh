@@ -34,8 +34,11 @@ end_it() {
     wait $script_pid
 }
 
-odd='a[1]*b\c?'
-check "a folder with a pattern's name" run 0.01 --cost -o "$dir/$odd" "${small[@]}"
+odd='a[1]*b \c?'
+check "a folder with a pattern's name" run 0.01 -o "$dir/$odd" "${small[@]}"
+pasted() { eval "$(sed -n 's/^  \(.*perplexity\) YOUR_TEXT/\1 README.md/p' "$dir/log")" >"$dir/score"; }
+check "what comes next can be pasted" pasted
+check "and scores" grep -q perplexity "$dir/score"
 check "what it takes" run 0.02 --cost "${small[@]}"
 check "steps" says "^a step takes [0-9.]+ ms: [0-9]+ steps in 0.02 minutes"
 check "memory" says "host peak"
@@ -149,6 +152,12 @@ check "with the table at the root" eval "! other_table"
 
 check "no such text" refuses "--text nowhere: no such file or folder" --text nowhere
 check "no time" refuses "--minutes 0: how long to train" --minutes 0
+check "more time than there is" refuses "--minutes 99999999999999999: at most 10080, a week" --minutes 99999999999999999
+check "a file for a folder" refuses "-o README.md is a file; name a folder" --text llmc -o README.md
+check "an empty value" refuses "-o needs a value" -o ""
+helps() { "$script" "$@" | grep -q "^From text to a GPT-2"; }
+check "help behind others" helps --minutes 0 --cost --help
+check "help in short" helps -h
 check "another argument" refuses "--steps: no such argument" --steps 5
 check "a value that is not there" refuses "-o needs a value" -o
 check "another optimizer" refuses "the trainer failed: --recipe muon contradicts --optimizer adamw; say --recipe adamw" --text README.md -o "$dir/other" -- --optimizer adamw
