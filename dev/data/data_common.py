@@ -619,6 +619,7 @@ class NativeEncoding:
 
     def __init__(self, program, table):
         self.command = [program, "serve", "--tokenizer", table]
+        self.name = "TOKENIZE_GPT2=" * ("TOKENIZE_GPT2" in os.environ) + program
         self.process = None
 
     def encode_ordinary(self, text):
@@ -632,7 +633,7 @@ class NativeEncoding:
             try:
                 self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=pipe)
             except OSError as error:
-                fail(f"cannot run {self.command[0]}: {error.strerror}")
+                fail(f"cannot run {self.name}: {error.strerror}")
         tokens = array("H")
         try:
             self.process.stdin.write(struct.pack("=I", len(data)))
@@ -644,7 +645,7 @@ class NativeEncoding:
             count = None
         if len(tokens) != count:
             reason = self.process.stderr.read().decode(errors="replace").strip() or "it has ended"
-            fail(f"{self.command[0]}: {reason.removeprefix('error: ')}")
+            fail(f"{self.name}: {reason.removeprefix('error: ')}")
         return tokens
 
     def decode_single_token_bytes(self, token):
@@ -660,7 +661,11 @@ class NativeEncoding:
 def native_program():
     """The path of tokenize_gpt2, or None. The variable TOKENIZE_GPT2 overrides it; if empty, none is used."""
     path = os.environ.get("TOKENIZE_GPT2", os.path.join(ROOT, "tokenize_gpt2"))
-    return path if path and os.access(path, os.X_OK) else None
+    if os.path.isfile(path) and os.access(path, os.X_OK):
+        return path
+    if os.environ.get("TOKENIZE_GPT2"):
+        fail(f"TOKENIZE_GPT2={path}: no such program; leave it out for this project's, or empty for tiktoken")
+    return None
 
 
 @functools.cache

@@ -755,6 +755,17 @@ def test_an_encoder_that_ends_is_said(folder):
     expect_failure(lambda: encoding.encode_ordinary("text"), "none", "No such file")
 
 
+def test_a_tokenize_gpt2_that_does_not_run_is_named_with_its_variable(folder):
+    text = write(os.path.join(folder, "in.txt"), SPEECHES)
+    for name in "./none", folder:
+        _, error = run("text.py", text, "--output", os.path.join(folder, "x"), env={"TOKENIZE_GPT2": name}, code=1)
+        assert error.startswith(f"error: TOKENIZE_GPT2={name}: no such program"), error
+    assert os.listdir(folder) == ["in.txt"]
+    with mock.patch.dict(os.environ, TOKENIZE_GPT2="false"):
+        encoding = data_common.NativeEncoding("false", "t.bin")
+        expect_failure(lambda: encoding.encode_ordinary("text"), "error: TOKENIZE_GPT2=false: it has ended")
+
+
 # Answers with the bytes of one text, if it comes within ten seconds
 SERVES_ONE = """#!{}
 import signal, struct, sys
