@@ -26,6 +26,8 @@ dir=build/quickstart
 if ! { mkdir -p $dir && touch $dir/install.log train_gpt2.tmp && rm train_gpt2.tmp; } 2>/dev/null; then
     fail "cannot write in $PWD: copy the project to a folder that you may write in"
 fi
+exec 9<$dir # what this script starts inherits the lock; without locks on this file system it goes on
+flock -n 9 2>/dev/null || [ $? != 1 ] || fail "another quickstart.sh runs in $PWD: wait for it, or copy the project"
 rm -f $dir/failed
 
 # ----------------------------------------------------------------------------
@@ -79,7 +81,7 @@ if [ $gpu = 1 ]; then trainer=train_gpt2cu; else trainer=train_gpt2; fi
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 tick() { # says how long it has been, until the script ends: in a line that is overwritten, elsewhere every 15 seconds
     seconds=0
-    while kill -0 $$ 2>/dev/null && sleep 1 >/dev/null; do
+    while kill -0 $$ 2>/dev/null && sleep 1 >/dev/null 9>&-; do
         seconds=$((seconds + 1))
         if [ -t 1 ]; then
             printf '\r   compiling for %d s' $seconds

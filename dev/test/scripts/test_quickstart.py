@@ -28,6 +28,7 @@ TOOLS = [
     "cp",
     "dirname",
     "env",
+    "flock",
     "grep",
     "head",
     "ls",
@@ -140,6 +141,13 @@ def test_a_second_run_keeps_the_first_model(folder):
         "model.1",
         "model.2",
     ]
+
+
+def test_a_second_run_at_once_is_refused(folder):
+    again = '[ -n "${AGAIN:-}" ] || AGAIN=1 sh scripts/quickstart.sh >second 2>&1\n'
+    quickstart(folder, programs={"make": again + STAND_INS["make"]})
+    said = unit.read(f"{folder}/second")
+    assert said.startswith(f"error: another quickstart.sh runs in {folder}: ") and said.count("\n") == 1, said
 
 
 def test_what_a_run_without_a_model_left_is_not_kept(folder):
