@@ -133,11 +133,12 @@ def write_documents(packed, store, train, val, val_tokens):
     return len(places), met - len(places)
 
 
-def make_corpus(doc, name, wanted, is_wanted, documents_of, val_tokens):
-    """A corpus script's main(). is_wanted(name): whether a file has documents; documents_of(name, bytes): the texts."""
+def make_corpus(doc, name, wanted, files, is_wanted, documents_of, val_tokens):
+    """A corpus script's main(). is_wanted(name): whether a file has documents; documents_of(name, bytes): the texts.
+    `files`: those that is_wanted, in words."""
     parser = Parser(doc)
     parser.add_argument("--output", metavar="DIR", help=f"default: dev/data/{name}")
-    parser.add_argument("--sources", metavar="DIR", help="a folder with the files, in place of the packages")
+    parser.add_argument("--sources", metavar="DIR", help=f"a folder with {files}, in place of the packages")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of order and splits (default: %(default)s)")
     parser.add_argument(
         "--val-tokens", type=positive_int, default=val_tokens, metavar="N", help=f"at least; default: {val_tokens:,}"
@@ -163,5 +164,6 @@ def make_corpus(doc, name, wanted, is_wanted, documents_of, val_tokens):
         with contextlib.closing(ordered_map(pack_documents, items, args.workers)) as packed:
             count, duplicates = write_documents(packed, store, train, val, args.val_tokens)
         if not train.count:
-            fail(f"{count} documents of {val.count:,} tokens leave no training split: see --sources and --val-tokens")
+            found = f"{count} documents of {val.count:,} tokens in {files}"
+            fail(f"{found} leave no training split: see --sources and --val-tokens")
         print(f"{count:,} documents, {duplicates:,} duplicates removed")

@@ -90,6 +90,7 @@ KINDS = {  # names of files: their markup, and between which documents they are 
     r"gcide\.dict\.dz": (GCIDE, r"\n\n(?=\S)"),
     r"wordnet/data\.\w+": (WORDNET, r"\n"),
 }
+FILES = "_sources/*.rst.txt, *.pod, html/en/*.html, gcide.dict.dz, wordnet/data.*"
 
 
 def kind_of(name):
@@ -107,4 +108,4 @@ def documents_of(name, data):
 
 
 if __name__ == "__main__":
-    run(lambda: make_corpus(__doc__, "english", PACKAGES, kind_of, documents_of, 2_000_000))
+    run(lambda: make_corpus(__doc__, "english", PACKAGES, FILES, kind_of, documents_of, 2_000_000))

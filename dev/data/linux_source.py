@@ -29,4 +29,4 @@ def documents_of(_, data):
 
 
 if __name__ == "__main__":
-    run(lambda: make_corpus(__doc__, "linux_source", PACKAGES, is_source, documents_of, 10_000_000))
+    run(lambda: make_corpus(__doc__, "linux_source", PACKAGES, ".c files", is_source, documents_of, 10_000_000))

@@ -97,7 +97,7 @@ def corpus_of(data, output, **settings):
         for patch in patches:
             stack.enter_context(patch)
         is_source, documents_of = linux_source.is_source, linux_source.documents_of
-        debian.make_corpus("", "linux_source", [row], is_source, documents_of, 1)
+        debian.make_corpus("", "linux_source", [row], ".c files", is_source, documents_of, 1)
     return said.getvalue()
 
 
@@ -166,12 +166,13 @@ def test_bad_input_ends_in_one_line(folder):
     sources(texts)
     write(os.path.join(folder, "none", "x.h"), "")
     mirror = ["--mirror", MIRROR] if MIRROR else []
-    for flags, words in (
-        (["--sources", f"{folder}/none"], "0 documents of 0 tokens leave no training split"),
-        (["--sources", texts, "--val-tokens", "1e9"], "40 documents of"),
-        (["--source", texts], "did you mean --sources?"),
+    for script, flags, words in (
+        ("linux_source.py", ["--sources", f"{folder}/none"], "0 documents of 0 tokens in .c files leave no training"),
+        ("english.py", ["--sources", f"{folder}/none"], "in _sources/*.rst.txt, *.pod, html/en/*.html, gcide.dict.dz,"),
+        ("linux_source.py", ["--sources", texts, "--val-tokens", "1e9"], "40 documents of"),
+        ("linux_source.py", ["--source", texts], "did you mean --sources?"),
     ):
-        _, error = run("linux_source.py", *flags, "--output", output, "--workers", 1, *mirror, code=1)
+        _, error = run(script, *flags, "--output", output, "--workers", 1, *mirror, code=1)
         assert words in error, error
         assert not [name for name in os.listdir(folder) if "train" in name]
 
