@@ -91,7 +91,7 @@ def list_files(inputs):
         elif not os.path.isfile(name):
             fail(f"{name} is neither a file nor a folder")
         elif os.path.getsize(name) == 0:
-            fail(f"{name} is empty")
+            fail(f"{name} is empty; leave it out")
         else:
             paths.append(name)
     return paths

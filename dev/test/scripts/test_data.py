@@ -934,7 +934,7 @@ def test_bad_input_ends_in_one_line(folder):
         (["text.py", folder, "--output", os.path.join(folder, ".", "own"), "--tokenizer", "bytes"], f"{own} {over}"),
         (["text.py", link, "--output", os.path.join(folder, "own"), "--tokenizer", "bytes"], f"{link} {over}"),
         (["text.py", "missing.txt", *output], "there is no file or folder missing.txt"),
-        (["text.py", empty, *output], f"{empty} is empty"),
+        (["text.py", good, empty, *output], f"{empty} is empty; leave it out"),
         (["text.py", os.path.join(folder, "nothing"), *output], "no text files below"),
         (["text.py", "/dev/null", *output], "/dev/null is neither a file nor a folder"),
         (["text.py", good, *output, "--shuffle"], "unrecognized arguments: --shuffle; text.py --help"),
