@@ -153,6 +153,7 @@ def parse_arguments():
     add("--epsilon", type=float, default=1e-8, metavar="X", help="of AdamW (default: %(default)s)")
     add("-v", "--val-every", type=int, default=20, metavar="N", help="steps between validations; 0: only at the end")
     add("-m", "--val-steps", type=positive_int, default=20, metavar="N", help="batches of a validation")
+    add("-s", "--sample-every", type=int, choices=[0], default=0, help="0: no samples, which PyTorch does not write")
     add("-f", "--tf32", type=int, choices=[0, 1], default=1, help="1: tf32 GEMMs in float32 (default: %(default)s)")
     add(
         "--dtype",

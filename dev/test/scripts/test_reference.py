@@ -297,7 +297,7 @@ def test_training_lowers_the_loss(folder):
     assert len(losses) == 20 and losses[-1] < losses[0] - 1 and lines[-1].startswith("s:20 tel:")
     stated, _ = run("../../scripts/plot_run.py", *[os.path.join(out, "main.log")] * 2, "--difference")
     assert "20 steps: largest difference 0.000000" in stated
-    short = [*data, "-b", 1, "-t", 64, "-x", 1]
+    short = [*data, "-b", 1, "-t", 64, "-x", 1, "-s", 0]
     run("train_reference.py", *short)  # its own log is replaced
     assert len(unit.read(os.path.join(out, "main.log")).splitlines()) == 3
     for name, text in (("main.log", "s:0 run:77\ns:0 tel:5.5451\n"), ("main.flags", "")):
@@ -306,6 +306,8 @@ def test_training_lowers_the_loss(folder):
         assert f"-o {out}: it holds a run of another program" in error and unit.read(os.path.join(out, name)) == text
         unit.write(os.path.join(out, "main.log"), "")
     os.remove(os.path.join(out, "main.flags"))
+    _, error = run("train_reference.py", *short, "--sample-every", 20, code=1)
+    assert "--sample-every: invalid choice: 20 (choose from 0)" in error, error
     _, error = run("train_reference.py", *data, "-b", 2, "-t", 64, code=1)
     assert tokens in error and "a batch of 2 x 64 needs 129" in error
 
