@@ -357,6 +357,46 @@ def tuning(shown=6):
     )
 
 
+def losses():
+    """What a setting does to the loss: arms NAME-SETTING beside NAME, seed by seed, of the files of loss.py."""
+    from loss import interval  # which imports this file
+
+    lines, shown = [], {}
+    for file, setting, flags in (("documents", "masked", "--documents 2"), ("fp8", "fp8", "--fp8 1")):
+        path = f"{H200}/{file}_loss.csv"
+        with_it, pairs = {}, {}
+        rows = read_csv(path)
+        for row in rows:
+            with_it[row["arm"].removesuffix(f"-{setting}"), row["seed"]] = row  # the last of them
+        for row in rows:
+            other = with_it[row["arm"].removesuffix(f"-{setting}"), row["seed"]]
+            if not row["arm"].endswith(f"-{setting}") and other is not row:
+                pairs.setdefault(row["arm"], []).append((row, other))
+        for found in pairs.values():
+            row = found[0][0]
+            base, losses_with = ([float(row["loss"]) for row in column] for column in zip(*found))
+            mean, low, high = interval([x - y for x, y in zip(losses_with, base)])
+            between = f" ({low:+.4f} to {high:+.4f})" if len(found) > 1 else ""
+            words = ["--optimizer", "adamw", *row["flags"].split()]
+            values = dict(zip(words, words[1:]))  # of a flag, the last
+            model, corpus, T, optimizer = (values[flag] for flag in ("-e", "-i", "-t", "--optimizer"))
+            lines.append(
+                f"| `{flags}` | {SIZES[model.partition('t')[0]]}, T = {T}, `{optimizer}`, {os.path.dirname(corpus)} "
+                f"| {thousands(row['tokens'])} | {statistics.mean(base):.4f} | {statistics.mean(losses_with):.4f} "
+                f"| {mean:+.4f}{between} | {len(found)} |"
+            )
+            for row in (row for pair in found for row in pair):
+                shown.setdefault(provenance(row), {})[f"[{file}_loss.csv]({path})"] = None
+    if not lines:
+        return ""
+    sources = "; ".join(f"{', '.join(paths)}: {where}" for where, paths in shown.items())
+    head = "| setting | model, corpus | tokens | without | with | difference (90% interval) | seeds |"
+    return (
+        "Validation loss in nats a token after a whole schedule, of runs with the same seeds, by `dev/bench/loss.py` "
+        f"({sources}).\n\n{head}\n|---|---|---:|---:|---:|---:|---:|\n" + "\n".join(lines)
+    )
+
+
 def generation():
     """Speed of generation, beside transformers'."""
     path = f"{H200}/generate.csv"
@@ -619,6 +659,7 @@ OPTIONAL = (
     checkpoint_cost,
     scaling,
     tuning,
+    losses,
     generation,
     torch_steps,
     torch_documents,

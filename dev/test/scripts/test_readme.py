@@ -294,6 +294,29 @@ def test_the_best_points_of_each_optimizer_are_shown(folder):
     assert best.count("-l ") == 1 and " -l 9e-3" in best, best
 
 
+def test_losses_are_compared_seed_by_seed(folder):
+    """The baseline's runs without a partner do not count; one pair has no interval."""
+    head = "arm,flags,steps,seed,tokens,loss,step_ms,joules,val_tokens,margin,curve,gpu,driver,cuda,date,commit\n"
+
+    def row(arm, seed, loss, flags):
+        flags = f"-e d12t4096 -i corpus/train.bin -t 4096 {flags}"
+        return f"{arm},{flags},1,{seed},3000,{loss},1,,1,0.004,,NVIDIA H200,580,13.0,2026-01-02,abc1234\n"
+
+    path = os.path.join(folder, "dev", "bench", "nvidia-h200", "fp8_loss.csv")
+    muon = "--optimizer muon"
+    text = head + row("a", 1, 2.0, muon) + row("a", 2, 2.5, muon) + row("a", 3, 9.0, muon) + row("b", 1, 3.0, "")
+    unit.write(path, text + row("a-fp8", 2, 2.502, muon) + row("a-fp8", 1, 2.004, muon) + row("b-fp8", 1, 2.9, ""))
+    script(folder)
+    shown = read(folder, "docs/measured.md")
+    muon, adamw = (f"| `--fp8 1` | 124M, T = 4096, `{name}`, corpus | 3,000 |" for name in ("muon", "adamw"))
+    assert f"{muon} 2.2500 | 2.2530 | +0.0030 (-0.0033 to +0.0093) | 2 |" in shown
+    assert f"{adamw} 3.0000 | 2.9000 | -0.1000 | 1 |" in shown
+    unit.write(path, head)
+    unit.write(path.replace("fp8", "documents"), head)
+    script(folder)
+    assert "<!-- generated: losses -->\n<!-- end -->\n" in read(folder, "docs/measured.md")
+
+
 def test_other_bits_show(folder):
     edit(folder, "dev/bench/nvidia-h200/bits.csv", lambda text: re.sub(r"\byes\b", "no", text, count=1))
     script(folder)
