@@ -325,7 +325,8 @@ check "prompts of the export are encoded with it" prompt_tokens "$dir/own_export
 small -e "$dir/own_export" -x 1 -n 1 -o "$dir/tuned"
 check "a run that goes on from it keeps it" prompt_tokens "$dir/tuned"
 printf '{}' >"$dir/tuned/tokenizer.json"
-small -e "$dir/tuned/model_00000001.bin" --tokenizer "$dir/none" -x 1 -n 1 -o "$dir/tuned" --overwrite
+: >"$dir/none.bin" # which is not read: the run writes no samples
+small -e "$dir/tuned/model_00000001.bin" --tokenizer "$dir/none.bin" -x 1 -n 1 -o "$dir/tuned" --overwrite
 check "of a run that is begun anew with another, it is removed" test ! -e "$dir/tuned/tokenizer.json"
 mkdir "$dir/kept"
 printf mine >"$dir/kept/tokenizer.json"

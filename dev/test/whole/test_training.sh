@@ -382,7 +382,7 @@ id=$(sed -n '1s/^s:0 run://p' "$dir/whole/main.log")
 check "main.log begins with the run's id" test -n "$id"
 check "it is the one that the run prints" grep -qE "^\| run +\| $id +\|" "$dir/whole.log"
 copy used 00000040
-check "a new run in the folder of a run" fails_with "holds a run (checkpoint 40, main.log): -y 1 continues it, --overwrite" \
+check "a new run in the folder of a run" fails_with "holds a run (checkpoint 40, main.log): -y 1 continues it; --overwrite" \
     "${common[@]}" -e $model -o "$dir/used"
 check "nothing of it has gone" same whole used state_00000040_00000.bin
 touch "$dir/used/notes.txt"
