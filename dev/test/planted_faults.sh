@@ -10,7 +10,7 @@
 # First every check runs on the sources as they are: one that fails there refuses nothing. Prints a row for each fault and ends
 # in 'N passed, N failed': a fault that is not refused, no longer applies or does not compile has failed.
 #
-# Takes about 4 minutes on two cores for the CPU, 8 minutes on 16 cores and an H200 for the GPU; 0.5 GB of disk for each job.
+# Takes over an hour on two cores for the CPU, 8 minutes on 16 cores and an H200 for the GPU; 0.5 GB of disk for each job.
 set -uo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/../.." || exit 1
