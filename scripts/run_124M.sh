@@ -77,20 +77,21 @@ fi
 
 source="${text[*]:-FineWeb}${TOKENIZER:+ as bytes}"
 had=$(cat "$folder/source" 2>/dev/null || echo "another program")
-# A call that made no tokens leaves the folder to any other.
-[ "$had" = "$source" ] || [ -z "$(find "$folder/" -mindepth 1 ! -name source ! -name gpt2_tokenizer.bin 2>/dev/null)" ] ||
+# A call that made no tokens leaves `source` empty, and the folder to any other.
+[ "$had" = "$source" ] || [ -z "$(ls -A "$folder" 2>/dev/null)" ] || { [ -e "$folder/source" ] && [ ! -s "$folder/source" ]; } ||
     fail "-o $folder is of $had, not of $source: name another folder"
 mkdir -p "$folder" 2>/dev/null || fail "-o $folder: cannot make that folder"
 { exec 9>>"$folder/source"; } 2>/dev/null || fail "-o $folder: cannot write $folder/source"
 # The trainer inherits the lock. A file system without locks (an exit code other than 1) does not stop the run.
 flock -n 9 2>/dev/null || [ $? != 1 ] || fail "-o $folder: another call is using it; wait for it, or name another folder"
-[ "$had" = "$source" ] || echo "$source" >"$folder/source"
+[ -s "$folder/source" ] || echo "$source" >&9
 
 # The trainer takes the last one of a flag that is there twice.
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --recipe muon -s 0 -m 40)
 
 run=$folder/run
 has() { [ -n "$(ls "$@" 2>/dev/null)" ]; }
+without_tokens() { has "${tokens}"_*.bin "$run" || : >"$folder/source"; exit 1; }
 
 # ----------------------------------------------------------------------------
 # Tokens
@@ -105,7 +106,7 @@ if [ ${#text[@]} -gt 0 ]; then
         echo "== tokens of $source"
         special=(--allow-special)
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
-        python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}"
+        python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}" || without_tokens
     fi
     literal=$(printf '%s' "$tokens" | sed 's/[][*?\\]/\\&/g') # of a name that the trainer would take for a pattern
     data=(-i "${literal}_train*.bin" -j "${literal}_val*.bin")
@@ -115,7 +116,7 @@ else
     tokens=dev/data/fineweb10B
     shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # enough for 780 K tokens/s
     echo "== FineWeb: $shards shards of 100 M tokens to train on, and one to validate"
-    python3 dev/data/fineweb.py --max-shards $((shards + 1))
+    python3 dev/data/fineweb.py --max-shards $((shards + 1)) || without_tokens
     data=(-i "$tokens/*train*.bin" -j "$tokens/*val*.bin")
 fi
 

@@ -364,14 +364,10 @@ def losses():
     lines, shown = [], {}
     for file, setting, flags in (("documents", "masked", "--documents 2"), ("fp8", "fp8", "--fp8 1")):
         path = f"{H200}/{file}_loss.csv"
-        with_it, pairs = {}, {}
-        rows = read_csv(path)
-        for row in rows:
-            with_it[row["arm"].removesuffix(f"-{setting}"), row["seed"]] = row  # the last of them
-        for row in rows:
-            other = with_it[row["arm"].removesuffix(f"-{setting}"), row["seed"]]
-            if not row["arm"].endswith(f"-{setting}") and other is not row:
-                pairs.setdefault(row["arm"], []).append((row, other))
+        runs, pairs = {(row["arm"], row["steps"], row["seed"]): row for row in read_csv(path)}, {}
+        for (arm, steps, seed), row in runs.items():
+            if (f"{arm}-{setting}", steps, seed) in runs:
+                pairs.setdefault((arm, steps), []).append((row, runs[f"{arm}-{setting}", steps, seed]))
         for found in pairs.values():
             row = found[0][0]
             base, losses_with = ([float(row["loss"]) for row in column] for column in zip(*found))

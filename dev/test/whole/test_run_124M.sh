@@ -118,7 +118,10 @@ check "a split that is missing is made" "$script" "${grows[@]}" >"$dir/log"
 : >"$dir/empty.txt"
 check "an empty text" refuses "empty.txt is empty" --text "$dir/empty.txt" -o "$dir/first"
 check "leaves the folder to another" "$script" --text README.md --cost -o "$dir/first" "${small[@]}" >"$dir/log"
-check "which it then is of" refuses "$dir/first is of .*README.md as bytes, not of .*/empty.txt as" --text "$dir/empty.txt" -o "$dir/first"
+mkdir "$dir/not_ours"
+echo mine >"$dir/not_ours/source"
+check "but not one with a file of that name" refuses "$dir/not_ours is of mine, not of" --text README.md -o "$dir/not_ours"
+check "the first folder then is of that text" refuses "$dir/first is of .*README.md as bytes, not of .*/empty.txt as" --text "$dir/empty.txt" -o "$dir/first"
 
 # GPT-2's tokens, whose table is in the run's folder, where there is a mirror to take it from
 if [ -n "${DATA_MIRROR:-}" ]; then
