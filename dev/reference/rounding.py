@@ -3,8 +3,8 @@
 The GPU trainer stores every activation, and every gradient of one, in bf16, and computes in between in fp32. Round
 stands wherever train_gpt2.cu stores a tensor; the arithmetic in between is fp64 here, since fp32 errs 2^-16 times as
 much. Weights are bf16 copies of the fp32 master weights; their gradients are fp32. Attention rounds P and dS as well,
-before the GEMMs that they enter. With --fp8 the operands of all other GEMMs are rounded to e4m3, too: weights at
-random, the gradient of the logits with dither.
+before the GEMMs that they enter. With --fp8 the operands of all other GEMMs are rounded to e4m3, too, the gradient of
+the logits with dither.
 
 measure() gives, for each tensor that dev/test/whole/reference_test.h compares, the root mean square of its error over
 some batches; the test allows three times as much. A fault that is larger than our rounding is refused, and nothing
@@ -74,14 +74,14 @@ class Attention(torch.autograd.Function):
 FP8_HEADROOM = 2  # dev/cuda/matmul/fp8.cuh
 
 
-def to_e4m3(x, headroom=1, dithers=False, at_random=False):
+def to_e4m3(x, headroom=1, dithers=False):
     """x in e4m3. Its scale is the smallest power of two with which headroom times its largest does not saturate.
-    dithers: small numbers are right on average (dither_of in llmc/cuda/quantize.cuh); at_random: all are."""
+    dithers: small numbers are right on average (dither_of in llmc/cuda/quantize.cuh)."""
     scale = 2.0 ** math.ceil(math.log2(x.abs().max().item() * headroom / 448))
     x = x / scale
     spacing = torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=2.0**-6))) - 3)
-    if dithers or at_random:
-        x = x + (torch.rand_like(x) - 0.5) * (spacing if at_random else 2.0**-9)
+    if dithers:
+        x = x + (torch.rand_like(x) - 0.5) * 2.0**-9
     return torch.round(x / spacing) * spacing * scale
 
 
@@ -90,7 +90,7 @@ class LinearFP8(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, w, dithers):
-        x, w = to_e4m3(x, FP8_HEADROOM), to_e4m3(w, at_random=True)
+        x, w = to_e4m3(x, FP8_HEADROOM), to_e4m3(w)
         ctx.save_for_backward(x, w)
         ctx.dithers = dithers
         return x @ w.T

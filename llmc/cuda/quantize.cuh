@@ -37,23 +37,6 @@ template <bool DITHERS = false> __device__ inline uint32_t code_pair(float x, fl
     const float2 scaled = {fmaf(x, inverse, added.x), fmaf(y, inverse, added.y)};
     return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
 }
-// Rounds eight neighbours to e4m3's bits of mantissa, up or down at random, so that each is right on average; what is below its
-// normal numbers is then rounded to the nearest. The random bits are a hash of all eight, in bf16. Of a weight, the nearest
-// number would err by the same for all tokens and, while it changes little, in many steps.
-__device__ inline void round_at_random(float (&v)[8]) {
-    uint32_t hash = 0;
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        hash = (hash ^ __float_as_uint(v[k]) >> 16) * 0x9e3779b1;
-        hash ^= hash >> 15;
-    }
-    hash *= 0x85ebca6b; // without it, a change of the last one alone would leave the bits correlated
-    hash ^= hash >> 13;
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        v[k] = __uint_as_float((__float_as_uint(v[k]) + (hash >> 4 * k << 16 & 0xf0000)) & 0xfff00000);
-    }
-}
 // Of codes: how many there are, how many are 0, and how many are the largest, to which numbers beyond the scale are cut off
 struct CodeCounts {
     unsigned long long codes, zeros, largest;
@@ -118,10 +101,6 @@ struct StoredSource {
         load_8(v, x + blockIdx.z * stride + (size_t)r * C + c);
     }
 };
-
-struct WeightSource : StoredSource {};
-template <class Source> constexpr bool rounds_at_random = false;
-template <> constexpr bool rounds_at_random<WeightSource> = true;
 
 // LayerNorm of x, whose mean and rstd (R) are known
 struct LayerNormSource {
@@ -246,7 +225,6 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
             } else {
                 source.load(v, row_of(k), column, C);
             }
-            if constexpr (rounds_at_random<Source>) { round_at_random(v); }
 #pragma unroll
             for (int j = 0; j < 8; j += 2) {
                 const uint32_t pair = code_pair<dithers<Source>>(v[j], v[j + 1], inverse);

@@ -3,10 +3,10 @@ The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are 
 in 16 bits first, or before the GEMM that reads them. An input's columns, for its weight gradient, are written with its rows and
 kept; but those of fcproj's, the largest, are computed again with the gradient of fc's output, which reads the same tensor.
 
-Each operand has one scale. A weight's follows from its numbers, once an update, and these are rounded at random. That of an
-activation or of a gradient is delayed: it follows from the largest magnitude in the step before, over all micro-batches and
-processes, and holds for a whole step; HEADROOM is how much larger the tensor may be in the next one. Up to the first finite
-step there are no scales: it is `cold`, its GEMMs are those of 16 bits, and only the magnitudes are collected.
+Each operand has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient is
+delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a whole
+step; HEADROOM is how much larger the tensor may be in the next one. Up to the first finite step there are no scales: it is
+`cold`, its GEMMs are those of 16 bits, and only the magnitudes are collected.
 
 The four linear layers of a transformer block are known by their sizes; as block number `layers` counts the classifier.
 */
@@ -164,7 +164,7 @@ static inline void fp8_weights(Fp8* f, int layer, int blocks, size_t stride, boo
     if (collect) {
         collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream, batch);
     } else {
-        const WeightSource source = {{weight, stride}};
+        const StoredSource source = {weight, stride};
         quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i].value, OUT, IN, stream,
                  NULL, NULL, batch);
     }

@@ -12,10 +12,9 @@ struct Codes {
     const void* of;
     int version;
     const float* scale;
-    bool columns, at_random = false;
+    bool columns;
     bool operator==(const Codes& c) const {
-        return of == c.of && version == c.version && scale == c.scale && columns == c.columns &&
-               at_random == c.at_random;
+        return of == c.of && version == c.version && scale == c.scale && columns == c.columns;
     }
 };
 static std::map<const void*, Codes> contents;
@@ -35,9 +34,8 @@ template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, 
     for (int i = 0; i < batch.count; i++) {
         const void* of = (const floatX*)x + i * batch.stride;
         const float* its = scale + 4 * i * batch.places;
-        const bool at_random = rounds_at_random<Source>;
-        if (rows) { contents[rows + i * batch.stride] = {of, versions[of], its, false, at_random}; }
-        if (columns) { contents[columns + i * batch.stride] = {of, versions[of], its, true, at_random}; }
+        if (rows) { contents[rows + i * batch.stride] = {of, versions[of], its, false}; }
+        if (columns) { contents[columns + i * batch.stride] = {of, versions[of], its, true}; }
     }
     if constexpr (has_act<Source>) {
         contents[source.act_columns] = {source.pre, versions[source.pre], source.act_scale, true};
@@ -185,7 +183,7 @@ static void launch(int layer, int linear, MatmulGroup group, MatmulTensors t, co
         const bool is_weight = group == MATMUL_WEIGHT;
         const Codes of_inp = {x, versions[x], &m.scales[inp].value, is_weight};
         const Codes of_dout = {dout, versions[dout], &m.scales[inp + FP8_LINEARS].value, is_weight};
-        const Codes of_weight = {weight_of(layer, linear), 0, &m.weight_scales[weight].value, dout != NULL, true};
+        const Codes of_weight = {weight_of(layer, linear), 0, &m.weight_scales[weight].value, dout != NULL};
         CHECK(contents[t.a] == (dout ? of_dout : of_inp) && contents[t.b] == (is_weight ? of_inp : of_weight));
         CHECK(t.a_scale == contents[t.a].scale && t.b_scale == contents[t.b].scale);
         CHECK((uintptr_t)t.a_scale % 16 == 0 && (uintptr_t)t.b_scale % 16 == 0); // cuBLASLt refuses others
