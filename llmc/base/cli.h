@@ -167,7 +167,7 @@ static inline const CliFlag* cli_find_(const CliProgram* p, const char* word, si
 static inline cli_text cli_text_(const CliFlag* f, const char* name, const char* value) {
     if (is_listed(f->choices, '|', value)) { return value; }
     if (!cli_any_text_(f)) { fatal("%s %s: must be one of %s", name, value, f->choices); }
-    if (value[0] == '\0') { fatal("%s '': the value is empty; give it one, or leave the flag out", name); }
+    if (value[0] == '\0') { fatal("%s '': the value is empty; give one, or leave the flag out", name); }
     if (value[0] == '-') { // -o -n 20: the value was forgotten
         fatal("%s %s: the value looks like a flag; give %s a value, or write ./%s where that is its name", name, value,
               name, value);

@@ -174,8 +174,8 @@ static inline Status run_flags_read(RunIdentity* lines, const char* folder) {
     for (const char *p = lines->text, *end = p + lines->text_bytes; p < end;) {
         damaged |= run_identity_next_line(&p, end).effect < 0;
     }
-    if (damaged) { return status_fail("%s is damaged; remove it, and type the flags of the run once", path); }
-    return failed ? status_fail("cannot read %s", path) : STATUS_OK;
+    if (failed) { return status_fail("cannot read %s", path); }
+    return damaged ? status_fail("%s is damaged; remove it, and type the flags of the run once", path) : STATUS_OK;
 }
 
 static inline Status run_flags_write(const RunIdentity* lines, const char* folder) {
