@@ -7,9 +7,10 @@
 An arm is a name and the flags that it adds to --common; the first arm is the baseline. Each is trained with every seed,
 for every number of --steps, or of --tokens, a whole schedule; a seed decides the initial weights and the order of rows
 of all arms. Flags that begin with a program's path replace the trainer by it: {seed} in them is the seed,
-and all arms then start from weights that the trainer writes (-e). Each run appends a row to --output when it ends. The
-same command continues where an earlier one ended, and reports; without --arm it reports what the file has. Runs on all
-GPUs, one on each at a time; the runs of a seed are all on one kind of GPU, so that pairs and times compare.
+and all arms then start from weights that the trainer writes (-e). 'tail=fp8@0.9 --fp8 0' continues the runs of arm fp8
+from their checkpoints after nine tenths of the steps, with other flags. Each run appends a row to --output when it
+ends. The same command continues where an earlier one ended, and reports; without --arm it reports what the file has.
+Runs on all GPUs, one on each at a time; the runs of a seed are all on one kind of GPU, so that pairs and times compare.
 
 The report has mean differences of paired seeds with 90% intervals (Student's t). Two arms are equal if the interval is
 within the margin: two one-sided tests at 5%, for a number of seeds that is fixed beforehand. The CSV holds the margin.
@@ -253,8 +254,10 @@ class Arm:
             self.flags = shlex.split(flags)
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"'{text}': {error}") from error
-        self.program = []
-        if self.flags and not self.flags[0].startswith("-"):
+        self.program, self.continues, self.share = [], None, 0
+        if self.flags and (found := re.fullmatch(r"([\w.+-]+)@(0?\.\d+)", self.flags[0])):
+            self.continues, self.share = found[1], float(found[2])
+        elif self.flags and not self.flags[0].startswith("-"):
             path = self.flags.pop(0)
             if os.sep not in path:  # else it would be looked up in PATH
                 path = os.path.join(os.curdir, path)
@@ -288,12 +291,18 @@ class Runs:
                 for flag in () if arm.program else flags:
                     if flag.partition("=")[0] in SET_BY:
                         fail(f"{flag} in {where}: leave it out; {SET_BY[flag.partition('=')[0]]} sets it")
+        self.continued = {}  # by arm, those that continue it
+        for arm in (arm for arm in args.arm if arm.continues):
+            self.continued.setdefault(arm.continues, []).append(arm)
+            if arm.continues not in (other.name for other in args.arm if not (other.program or other.continues)):
+                fail(f"--arm {arm.name}: there is no arm {arm.continues} of the trainer that begins anew")
         self.val_tokens = min(args.val_tokens, tokens_of(flag_of(self.common, "-j", "--val-data")))
         self.weights = ["-e", "{weights}"] if any(arm.program for arm in args.arm) else []
         self.running = set()
 
     def flags(self, arm):
-        return [*self.common, *arm.flags, *self.weights]
+        before = next((other.flags for other in self.args.arm if other.name == arm.continues), [])
+        return [*self.common, *before, *arm.flags, *self.weights]
 
     def batch(self, arm):
         """Tokens of a micro-batch, and of a step"""
@@ -313,6 +322,13 @@ class Runs:
             if tokens % each:
                 fail(f"--tokens {tokens}: no multiple of {each}, the tokens of a step of arm {arm.name}")
         return [tokens // each for tokens in self.args.tokens]
+
+    def begin(self, arm, steps):
+        """The step that an arm continues from"""
+        step = round(arm.share * steps)
+        if arm.continues and (abs(step - arm.share * steps) > 1e-6 * steps or not 0 < step < steps):
+            fail(f"--arm {arm.name}: {arm.share} of {steps} steps is not a whole number of them")
+        return step
 
     def settings(self, arm):
         """The columns that all runs of an arm have in common"""
@@ -353,24 +369,61 @@ class Runs:
             flags += ["--seed", seed, "-s", 0]
         return list(map(str, [*(arm.program or [self.args.trainer]), *flags]))
 
-    def row(self, arm, seed, steps, weights, gpu):
-        """Trains; returns the row, without its provenance."""
-        with tempfile.TemporaryDirectory() as folder:
-            energy = Energy([] if gpu is None else [gpu])
-            before = energy.joules()
-            out = self.execute(self.command(arm, seed, steps, weights, folder), gpu)
-            joules = "" if before is None else f"{energy.joules() - before:.0f}"
-            log = pathlib.Path(folder, "main.log")
-            log = log.read_text(encoding="utf-8") if log.exists() else ""
-        points = re.findall(r"^s:(\d+) tel:(\S+)", log, re.M)
-        ms = [float(text) for text in re.findall(r"^step .*?([\d.]+) ms", out or "", re.M)]
-        if out is not None and (len(ms) != steps or not points or int(points[-1][0]) != steps):
-            fail(f"arm {arm.name}, seed {seed}: {len(ms)} steps and {len(points)} validations, not {steps} steps")
-        timed = ms[min(len(ms) // 10 + 1, len(ms) - 1) :] if ms else [math.nan]  # the first warm up
+    def train(self, arm, seed, steps, command, folder, gpu):
+        """Runs the trainer up to step `steps`. Returns the times of its steps, its [(step, loss)], and joules or None;
+        None if its numbers were not finite."""
+        energy = Energy([] if gpu is None else [gpu])
+        before = energy.joules()
+        out = self.execute(command, gpu)
+        if out is None:
+            return None
+        joules = None if before is None else energy.joules() - before
+        log = pathlib.Path(folder, "main.log")
+        log = log.read_text(encoding="utf-8") if log.exists() else ""
+        points = [(int(step), float(loss)) for step, loss in re.findall(r"^s:(\d+) tel:(\S+)", log, re.M)]
+        ms = [float(text) for text in re.findall(r"^step .*?([\d.]+) ms", out, re.M)]
+        expected = steps - self.begin(arm, steps)
+        if len(ms) != expected or not points or points[-1][0] != steps:
+            fail(f"arm {arm.name}, seed {seed}: {len(ms)} steps and {len(points)} validations, not {expected} steps")
+        return ms, points, joules
+
+    def continue_from(self, step, arm, seed, steps, folder, gpu):
+        """As train(), from the checkpoint of a step in the folder of the arm that it continues"""
+        own = os.path.join(folder, arm.name)
+        os.mkdir(own)
+        for path in (*glob.glob(os.path.join(folder, f"*_{step:08d}*")), os.path.join(folder, "main.flags")):
+            os.link(path, os.path.join(own, os.path.basename(path)))
+        flags = ["-y", "1", "--resume-anyway", "1", "-n", "0", "-o", own]
+        return self.train(arm, seed, steps, [self.args.trainer, *arm.flags[1:], *flags], own, gpu)
+
+    def row(self, arm, seed, steps, trained):
+        """A row, without its provenance, of what train() returns"""
+        ms, points, joules = trained or ([math.nan], [(steps, math.nan)], None)
+        ms = ms[min(len(ms) // 10 + 1, len(ms) - 1) :]  # the first warm up
         row = {**self.settings(arm), "steps": steps, "seed": seed, "tokens": steps * self.batch(arm)[1]}
-        loss = float(points[-1][1]) if out is not None else math.nan
-        curve = " ".join(":".join(point) for point in points[:-1])
-        return {**row, "loss": loss, "step_ms": f"{statistics.mean(timed):.3f}", "joules": joules, "curve": curve}
+        row |= {"loss": points[-1][1], "step_ms": f"{statistics.mean(ms):.3f}"}
+        row["joules"] = "" if joules is None else f"{joules:.0f}"
+        return {**row, "curve": " ".join(f"{step}:{loss:.6f}" for step, loss in points[:-1])}
+
+    def rows(self, arm, seed, steps, weights, gpu):
+        """Trains; yields the rows of the arm and of those that continue it."""
+        with tempfile.TemporaryDirectory() as folder:
+            command, others = self.command(arm, seed, steps, weights, folder), self.continued.get(arm.name, [])
+            begins = [self.begin(other, steps) for other in others]
+            if others:
+                every = math.gcd(*begins)  # the last one is kept, too
+                command += ["-n", str(every), "-nk", str(2 + (steps - min(begins)) // every)]
+            trained = self.train(arm, seed, steps, command, folder, gpu)
+            yield self.row(arm, seed, steps, trained)
+            for other, begin in zip(others, begins):
+                last = trained and self.continue_from(begin, other, seed, steps, folder, gpu)
+                if last:  # its first step warms up
+                    ms = [*trained[0][:begin], *(last[0][1:2] or last[0]), *last[0][1:]]
+                    points = [point for point in trained[1] if point[0] <= begin]
+                    points += [point for point in last[1] if point[0] > begin]
+                    joules = None if last[2] is None else trained[2] * begin / steps + last[2]
+                    last = ms, points, joules
+                yield self.row(other, seed, steps, last)
 
     def all(self, task, jobs):
         """Calls task(*job, gpu) for each job, one at a time on each GPU. After a failure, waits for those that run."""
@@ -440,9 +493,19 @@ def measure(args, provenance):
             fail(f"{args.output} {unlike}")
     done = {tuple(row[name] for name in KEY) for row in rows}
     lengths = {arm.name: runs.steps(arm) for arm in args.arm}
-    order = itertools.product(range(1, args.seeds + 1), range(len(args.steps or args.tokens)), args.arm)
+    for arm in args.arm:
+        for steps in lengths[arm.name]:
+            runs.begin(arm, steps)
+    begun = [arm for arm in args.arm if not arm.continues]
+    order = itertools.product(range(1, args.seeds + 1), range(len(args.steps or args.tokens)), begun)
     jobs = [(arm, seed, lengths[arm.name][i]) for seed, i, arm in order]
-    jobs = [job for job in jobs if (job[0].name, str(job[2]), str(job[1])) not in done]
+
+    def is_done(arm, seed, steps):
+        return (arm.name, str(steps), str(seed)) in done
+
+    jobs = [
+        job for job in jobs if not all(is_done(a, *job[1:]) for a in (job[0], *runs.continued.get(job[0].name, [])))
+    ]
     elsewhere = {int(row["seed"]): row["gpu"] for row in rows if row["gpu"] != provenance["gpu"]}
     for seed in sorted(elsewhere.keys() & {job[1] for job in jobs}):
         print(f"note: seed {seed} has runs on an {elsewhere[seed]}; the others of it wait for one")
@@ -451,18 +514,22 @@ def measure(args, provenance):
     lock, names = threading.Lock(), [arm.name for arm in args.arm]
 
     def add(arm, seed, steps, gpu):
-        row = runs.row(arm, seed, steps, os.path.join(folder, str(seed), "model_00000001.bin"), gpu)
-        with lock:
-            with contextlib.redirect_stdout(None):
+        for row in runs.rows(arm, seed, steps, os.path.join(folder, str(seed), "model_00000001.bin"), gpu):
+            if tuple(map(str, (row[name] for name in KEY))) in done:
+                continue
+            with lock, contextlib.redirect_stdout(None):
                 write_rows(
                     args.output,
                     COLUMNS,
                     KEY,
                     [{**row, **provenance}],
-                    refuses=lambda there: other_settings(there, row),  # of another process that writes to it
+                    refuses=lambda there, row=row: other_settings(there, row),  # of another process that writes to it
                     order=lambda row: names.index(row["arm"]) if row["arm"] in names else len(names),
                 )
-            print(f"{arm.name}, seed {seed}, {steps} steps: loss {row['loss']:.5f}, {row['step_ms']} ms", flush=True)
+            with lock:
+                print(
+                    f"{row['arm']}, seed {seed}, {steps} steps: loss {row['loss']:.5f}, {row['step_ms']} ms", flush=True
+                )
 
     with tempfile.TemporaryDirectory() as folder:
         for seed in sorted({job[1] for job in jobs}) if runs.weights else ():

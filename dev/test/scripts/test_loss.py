@@ -407,6 +407,39 @@ def test_a_trainer_that_stops_early_is_said(folder):
     refused(said, lambda: called(folder, "--seeds", "1", "--steps", "4", arms=arms))
 
 
+def test_an_arm_that_continues_another_has_its_first_steps(folder):
+    def trained(ms, points, joules):
+        return ms, points, joules
+
+    arms = ("base=", "tail=base@0.5 -l 1", "late=base@0.75 -l 2")
+    first = trained([9.0, 1.0, 1.0, 1.0], [(0, 8.0), (1, 7.0), (2, 6.0), (3, 5.0), (4, 4.0)], 100)
+    tails = {
+        "tail": trained([9.0, 3.0], [(2, 6.0), (3, 2.0), (4, 1.5)], 30),
+        "late": trained([5.0], [(3, 5.0), (4, 1.0)], 20),
+    }
+    asked = []
+
+    def train(runs, arm, seed, steps, command, at, gpu):
+        if not arm.continues:
+            assert command[-4:] == ["-n", "1", "-nk", "4"], command
+            for name in ("main.flags", *(f"{kind}_{step:08d}" for kind in ("model", "DONE") for step in (2, 3, 4))):
+                unit.write(os.path.join(at, name), "")
+        asked.append((arm.name, sorted(os.listdir(at)), command))
+        return tails.get(arm.name, first)
+
+    with mock.patch.object(loss.Runs, "train", train):
+        rows, _ = called(folder, "--seeds", "1", "--steps", "4", arms=arms, gpus=1)
+        again, _ = called(folder, "--seeds", "1", "--steps", "4", arms=arms, gpus=1)
+    assert rows == again and len(asked) == 3, asked
+    found = {row["arm"]: (row["loss"], row["step_ms"], row["joules"], row["curve"]) for row in rows}
+    assert found["base"][:3] == ("4.0", "1.000", "100"), found
+    # the mean without the first step: 1, 3, 3 and 1, 1, 5
+    assert found["tail"] == ("1.5", "2.333", "80", "0:8.000000 1:7.000000 2:6.000000 3:2.000000"), found
+    assert found["late"][:3] == ("1.0", "2.333", "95"), found
+    assert asked[1][1] == ["DONE_00000002", "main.flags", "model_00000002"], asked
+    assert " ".join(asked[2][2][1:9]) == "-l 2 -y 1 --resume-anyway 1 -n 0", asked
+
+
 def test_bad_input_ends_in_one_line(folder):
     for flags, arms, words in (
         ([], ("base=",), "--steps says how many steps a run has"),
@@ -426,6 +459,9 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=-b 0",), "--arm a must have -b, -t and -d, as numbers above 0"),
         (["--steps", "4"], ("a=", "b=-x 9"), "-x in --arm b: leave it out; --steps or --tokens sets it"),
         (["--steps", "4"], ("a=--val-every=2",), "--val-every=2 in --arm a: leave it out; --val-every sets it"),
+        (["--steps", "4"], ("a=", "b=c@0.5"), "--arm b: there is no arm c of the trainer that begins anew"),
+        (["--steps", "4"], ("a=", "b=a@0.5", "c=b@.5"), "--arm c: there is no arm b of the trainer that begins anew"),
+        (["--steps", "4"], ("a=", "b=a@0.9"), "--arm b: 0.9 of 4 steps is not a whole number of them"),
         (["--steps", "4"], ("a=-m 2",), "-m in --arm a: leave it out; --val-tokens sets it"),
         (["--steps", "4", "--common", "--seed 3 -b 4"], ("a=",), "--seed in --common: leave it out; --seeds sets it"),
         (["--steps", "4"], ("a=-l '",), "'a=-l '': No closing quotation"),
@@ -520,6 +556,8 @@ def test_the_trainer_itself(folder):
         "same=-l 1e-3 --verify-every 2",
         "high=-l 1e-2",
         f"peer={trainer} -l 1e-3 --seed {{seed}} -s 0",
+        "goes-on=base@0.5",
+        "stands=base@0.5 -l 0",
     ):
         command += ["--arm", arm]
     done = subprocess.run(
@@ -528,10 +566,14 @@ def test_the_trainer_itself(folder):
     assert done.returncode == 0, done.stderr
     with open(f"{folder}/loss.csv", newline="", encoding="utf-8") as f:
         losses = {(row["arm"], row["seed"]): (row["loss"], row["curve"]) for row in csv.DictReader(f)}
-    assert len(losses) == 8 and len(set(losses.values())) == 4, losses
+    assert len(losses) == 12 and len(set(losses.values())) == 6, losses
     for seed in "12":
         assert losses["base", seed] == losses["same", seed] == losses["peer", seed] != losses["high", seed], losses
         assert [point.split(":")[0] for point in losses["base", seed][1].split()] == ["0", "3"], losses
+        assert losses["goes-on", seed] == losses["base", seed], losses
+        loss_at_3 = losses["base", seed][1].split(":")[-1]
+        assert float(losses["stands", seed][0]) == float(loss_at_3), losses  # no step after the third changes a weight
+    assert unit.read(f"{folder}/loss.csv").count("base@0.5 -l 0") == 2
     assert "same: +0.00000 (+0.00000 to +0.00000) in 2 pairs: equal within 0.004" in done.stdout, done.stdout
 
 
