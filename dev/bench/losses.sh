@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The runs behind what docs/measured.md and docs/recipe.md say of losses, by dev/bench/loss.py: on all GPUs, and the same
+# command goes on. tune.sh has the tuning before them.
+#
+#     dev/bench/losses.sh NAME 'linux_source/*_train_*.bin' linux_source/linux_source_val.bin losses.csv [FLAGS of loss.py]
+#
+#     fp8         124M, --recipe muon, 131 M tokens: bf16, fp8, and fp8 with the last 8% of the steps in bf16; 8 seeds
+#     fp8-adamw   the same of --recipe adamw, one seed
+#     fp8-355m    the same of 355M without the last, 66 M tokens, two seeds
+#     adamw       AdamW's three best of tune.sh, 131 M tokens, 5 seeds
+#     muon        AdamW's best with 131 M tokens, Muon's with 66, 87 and 131 M. 6 seeds
+set -euo pipefail
+case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
+fail() { echo "error: losses.sh: $*" >&2; exit 1; }
+[ $# -ge 4 ] || fail "it takes a name, training tokens, validation tokens and a CSV; --help explains them"
+name=$1 train=$2 val=$3 output=$4
+shift 4
+extra=("$@")
+
+# measure TOKENS SEEDS FLAGS ARM...: flags of all arms
+measure() {
+    local tokens=$1 seeds=$2 flags=$3 arm arms=()
+    shift 3
+    for arm; do arms+=(--arm "$arm"); done
+    # shellcheck disable=SC2086 # several lengths
+    python3 "$(dirname "$0")/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" "${arms[@]}" \
+        --common "-i ${train@Q} -j ${val@Q} -t 1024 $flags" ${extra[@]+"${extra[@]}"}
+}
+fp8_beside() { # OPTIMIZER: arms
+    printf '%s\n' "$1=--recipe $1" "$1-fp8=--recipe $1 --fp8 1" "$1-fp8-92=$1-fp8@0.92 --fp8 0"
+}
+long=131072000
+adamw='adamw-16k-warm30=-b 16 -d 16384 -l 1e-3 -u 2400'
+case $name in
+fp8 | fp8-adamw)
+    optimizer=muon seeds=8
+    [ "$name" = fp8 ] || optimizer=adamw seeds=1
+    mapfile -t arms < <(fp8_beside $optimizer)
+    measure $long $seeds '-e d12 -b 64 -d 65536' "${arms[@]}"
+    ;;
+fp8-355m) measure 65536000 2 '-e d24 -b 32 -d 65536' '355m=--recipe muon' '355m-fp8=--recipe muon --fp8 1' ;;
+adamw)
+    measure $long 5 '-e d12 -q 0 -c 0.1' "$adamw" 'adamw-32k-warm30=-b 32 -d 32768 -l 1.5e-3 -u 1200' \
+        'adamw-16k-wsd=-b 16 -d 16384 -l 1e-3 -u 800 -k wsd'
+    ;;
+muon)
+    measure "65536000 87359488 $long" 6 '-e d12' 'muon-32k=-b 32 -d 32768 --recipe muon'
+    measure $long 6 '-e d12 -q 0 -c 0.1' "$adamw" # last: the arm of the last call is the baseline
+    python3 "$(dirname "$0")/loss.py" --output "$output"
+    ;;
+*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw or muon" ;;
+esac
