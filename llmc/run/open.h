@@ -141,7 +141,15 @@ static inline void trainer_check_steps_(const Trainer* t) {
 // The sizes of the model: those of a file or folder of weights, or those that a descriptor names.
 static inline GPT2Config trainer_config(const Trainer* t, const char* source) {
     const Options* o = &t->options;
-    if (run_start_is_file(&t->start, source)) { return run_start_config(&t->start, source); }
+    if (run_start_is_file(&t->start, source)) {
+        GPT2Config config = run_start_config(&t->start, source);
+        if (o->typed[CLI_INDEX_vocab_size] && o->vocab_size != 0 && o->vocab_size != config.vocab_size) {
+            fatal("--vocab-size %d: the model in %s has a vocabulary of %d; leave the flag out, or begin a new model, "
+                  "such as -e d12",
+                  o->vocab_size, source, config.vocab_size);
+        }
+        return config;
+    }
     int vocab_size = o->vocab_size ? o->vocab_size : dataloader_vocab_size(o->train_data);
     return gpt2_config_for_rows(source, vocab_size ? vocab_size : GPT2_VOCAB_SIZE, o->time);
 }

@@ -251,13 +251,13 @@ static inline void run_start_origin_(const RunStart* s, const char* path, char* 
 // given then. Where nothing names them, they are the checkpoint's.
 static inline void run_start_describe_model_(RunStart* s, const Options* o, GPT2Config config) {
     char origin[128] = "new";
-    int named = s->step < 0 || o->typed[CLI_INDEX_model] || o->typed[CLI_INDEX_vocab_size];
+    int named = s->step < 0 || o->typed[CLI_INDEX_model];
     int is_file = named && run_start_is_file(s, o->model);
     if (!named) { run_identity_value(s->before.text, s->before.text_bytes, "initial-weights", origin, sizeof(origin)); }
     if (is_file && comm_rank(s->comm) == 0) { run_start_origin_(s, o->model, origin, sizeof(origin)); }
     if (is_file) { run_start_share_(s, origin, sizeof(origin)); }
     if (named && !is_file && s->step >= 0) { // a size without a context may have meant 1024: the checkpoint's serves
-        config = gpt2_config_for_rows(o->model, o->vocab_size ? o->vocab_size : config.vocab_size, config.max_seq_len);
+        config = gpt2_config_for_rows(o->model, config.vocab_size, config.max_seq_len);
     }
     run_identity_line(&s->identity, IDENTITY_RESULT, "initial-weights", "%s", origin);
     run_identity_line(&s->identity, IDENTITY_FIXED, "model", "V %d, Vp %d, L %d, NH %d, C %d, maxT %d",

@@ -96,7 +96,11 @@ check "though it is the default's" says "note: --seed: the checkpoint has 7, thi
 check "without it the run goes on" trains -o "$dir/typed" -y 1
 check "to the same files" same whole typed
 check "another model is refused" refused "cannot be resumed with 1 of these settings" -o "$dir/bare" -y 1 -e gpt2:l3c64h2t64
-check "another vocabulary is another model" refused "cannot be resumed with 1 of these settings" -o "$dir/bare" -y 1 --vocab-size 300
+wide="--vocab-size 300: the model in $dir/bare/model_00000020.bin has a vocabulary of 256"
+check "another vocabulary is another model" refused "$wide" -o "$dir/bare" -y 1 --vocab-size 300
+check "its own is the same" trains -o "$dir/bare" -y 1 --vocab-size 256
+sed -i 's/ --vocab-size .*/ --vocab-size 300/' "$dir/bare/main.flags"
+check "one that an older version ignored is ignored" trains -o "$dir/bare" -y 1
 keeps() { echo "checkpoint 20 in $dir/bare was trained with $1, and a resumed run cannot change to $2; leave ${1% *} out"; }
 check "another batch is refused" refused "$(keeps "-b 4" 8)" -o "$dir/bare" -y 1 -b 8 --resume-anyway
 check "also one that does not divide -d" refused "$(keeps "-b 4" 16)" -o "$dir/bare" -y 1 -b 16

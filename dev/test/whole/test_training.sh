@@ -556,6 +556,10 @@ check "an empty value" fails_with "-i '': the value is empty" "${short[@]}" -i '
 check "an epsilon of 0 in fp32" fails_with "--epsilon 1e-50" "${short[@]}" --epsilon 1e-50
 check "a model that is not there" fails_with "-e $dir/none.bin: no such file; name a .bin or" "${short[@]}" -e "$dir/none.bin"
 check "whose line says how to begin one" fails_with "start a new model, such as -e d12" "${short[@]}" -e "$dir/none.bin"
+check "weights of another vocabulary" fails_with "--vocab-size 300: the model in $dir/whole has a vocabulary of 256; leave the flag out, or begin a new" \
+    "${short[@]}" -e "$dir/whole" --vocab-size 300
+check "of that vocabulary" "$trainer" "${short[@]}" -x 1 -u 1 -e "$dir/whole" --vocab-size 256 >"$dir/stdout"
+check "it has no note, either" without_note "$dir/stdout"
 check "a rate of 0 in fp32" fails_with "-l 1e-50" "${short[@]}" -l 1e-50
 check "a clip of 0 in fp32" fails_with "--grad-clip 1e-50" "${short[@]}" --grad-clip 1e-50
 check "an epoch without a step" fails_with "-d 16777216 is more than" "${short[@]}" -d 16777216 -x -1
