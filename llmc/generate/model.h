@@ -45,17 +45,19 @@ static inline void generate_model_read(GenerateModel* m, const Options* o, int e
     }
     check(weights_load_intact(&m->params, o->model, &m->config, &unchecked));
     m->load_seconds = wall_seconds() - begin;
-    if (o->export_to != NULL && export_is_one_file(o->export_to)) { return; } // which has no tokenizer
+    int is_bytes = m->config.vocab_size == BYTE_VOCAB_SIZE, is_export = o->export_to != NULL;
+    int is_file = is_export && export_is_one_file(o->export_to); // which has no tokenizer
     const char* tokenizer = generate_tokenizer_path_(o, path, sizeof(path));
-    if (encodes && m->config.vocab_size != BYTE_VOCAB_SIZE && file_missing(tokenizer)) {
+    if (o->tokenizer != NULL && (is_bytes || is_file)) {
+        print_warning("--tokenizer %s is not read: %s", tokenizer,
+                      is_bytes ? "the 256 tokens of this model are bytes" : "an export to one file has no tokenizer");
+    }
+    if (encodes && !is_bytes && file_missing(tokenizer)) {
         fatal("text needs a tokenizer, and there is no %s; python3 dev/data/tokenizer.py writes GPT-2's, "
               "--tokenizer names another",
               tokenizer);
     }
-    if (o->export_to != NULL && m->config.vocab_size != BYTE_VOCAB_SIZE && file_missing(tokenizer)) { return; }
-    if (o->tokenizer != NULL && m->config.vocab_size == BYTE_VOCAB_SIZE) {
-        print_warning("--tokenizer %s is not read: the %d tokens of this model are bytes", tokenizer, BYTE_VOCAB_SIZE);
-    }
+    if (is_file || (is_export && !is_bytes && file_missing(tokenizer))) { return; }
     (encodes ? tokenizer_load : tokenizer_load_to_decode)(&m->tokenizer, tokenizer, m->config.vocab_size);
     m->load_seconds = wall_seconds() - begin;
 }

@@ -308,12 +308,16 @@ NOINLINE void trainer_open_writer_(Trainer* t) {
 }
 
 // The tokenizer of the run: --tokenizer, or that of the weights, if they have one of their own.
-NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source) {
-    const char* path = t->options.tokenizer;
+NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source, int vocab_size) {
+    Options* o = &t->options;
     char folder[1024];
-    if (t->options.typed[CLI_INDEX_tokenizer] && file_missing(path)) {
-        fatal("--tokenizer %s: no such file or folder; python3 dev/data/tokenizer.py writes GPT-2's", path);
+    if (o->typed[CLI_INDEX_tokenizer] && file_missing(o->tokenizer)) {
+        fatal("--tokenizer %s: no such file or folder; python3 dev/data/tokenizer.py writes GPT-2's", o->tokenizer);
     }
+    if (o->typed[CLI_INDEX_tokenizer] && vocab_size == BYTE_VOCAB_SIZE) {
+        trainer_note_unused_(o, &cli_flags[CLI_INDEX_tokenizer], "on a model whose 256 tokens are bytes");
+    }
+    const char* path = o->tokenizer;
     if (strcmp(path, TOKENIZER_FILE) == 0 && weights_is_file(source)) {
         path = tokenizer_of_model(source, folder, sizeof(folder));
     }
@@ -485,15 +489,15 @@ static inline void trainer_open(Trainer* t) {
     trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
     // Older versions recorded flags that have no effect: with the checkpoint's values they compare as equal.
     run_flags_take(o, &t->start.before, o->output_dir);
-    Options kept = *o; // for main.flags: what is auto stays auto
-    trainer_find_hellaswag_(t);
     t->resumed = t->start.step >= 0;
     t->first_step = t->resumed ? t->start.step : 0;
     CheckpointPaths paths = checkpoint_paths(o->output_dir ? o->output_dir : "", t->first_step);
     const char* source = t->resumed ? paths.model : o->model;
     GPT2Config config = trainer_config(t, source);
+    trainer_find_tokenizer_(t, source, config.vocab_size);
+    Options kept = *o; // for main.flags: what is auto stays auto
+    trainer_find_hellaswag_(t);
     trainer_plan_(t, config);
-    trainer_find_tokenizer_(t, source);
     trainer_open_data_(t, config);
     kept.learning_rate = o->learning_rate, kept.warmup = o->warmup; // which a recipe has set by now
     run_start_keep_flags(&t->start, &kept);

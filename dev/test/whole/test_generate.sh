@@ -351,6 +351,10 @@ of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
 check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"
 of "$model" --tokenizer "$dir/exported" -p int -n 1 >"$dir/plain" 2>"$dir/score"
 check "a warning says that bytes need no tokenizer" says "^warning: --tokenizer $dir/exported is not read: the 256 tokens of this model are bytes"
+of "$model" --tokenizer "$dir/exported" --export "$dir/bytes.bin" 2>"$dir/score"
+check "also beside an export to one file" says "^warning: --tokenizer $dir/exported is not read: the 256 tokens of this model are bytes"
+of "$tiny" --tokenizer "$dir/exported" --export "$dir/tiny.bin" 2>"$dir/score"
+check "which has no tokenizer" says "^warning: --tokenizer $dir/exported is not read: an export to one file has no tokenizer"
 
 # ---- Bad inputs: exit code 1, nothing on stdout, and one line on stderr that holds the text
 refused() {

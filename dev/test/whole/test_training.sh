@@ -595,8 +595,10 @@ check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOL
 check "at the start" grep -q '^note: without -o' <(sed '/^val loss\|^step /,$d' "$dir/stdout")
 check "with -o it does not" without_words "without -o" "${short[@]}" -o "$dir/keeps"
 check "nor does a plan" without_words "without -o" "${short[@]}" --plan
-check "a flag that has no effect" "$trainer" "${short[@]}" --momentum 0.5 -o "$dir/unused" >/dev/null
-check "is not kept" grep -q "momentum 0.95" "$dir/unused/main.flags"
+check "a flag that has no effect" "$trainer" "${short[@]}" --momentum 0.5 --tokenizer "$dir/glob" -o "$dir/unused" >/dev/null
+check "is not kept" test "$(grep -cE "momentum 0.95|tokenizer gpt2_tokenizer.bin" "$dir/unused/main.flags")" -eq 2
+check "--tokenizer where tokens are bytes" notes "--tokenizer $dir/text_val.bin has no effect on a model whose 256 tokens are bytes" \
+    "${short[@]}" --tokenizer "$dir/text_val.bin"
 check "--resume-anyway without -y 1" notes "--resume-anyway 1 has no effect without -y 1" "${short[@]}" --resume-anyway
 check "--max-skips without skip" notes "--max-skips 3 has no effect" "${short[@]}" --max-skips 3
 check "warm-up to a constant rate" notes "-u 5 has no effect" "${short[@]}" -k constant -q 1
