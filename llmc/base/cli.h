@@ -244,6 +244,11 @@ static inline void cli_parse_(void* options, unsigned char* typed, const CliProg
     }
 }
 
+// Refuses a flag's file that cannot be read; NULL: the flag is not given. `way` is what to do, "" where that is plain.
+static inline void cli_check_file(const char* flag, cli_text path, const char* way) {
+    if (path != NULL && access(path, R_OK) != 0) { fatal("%s %s: %s%s", flag, path, strerror(errno), way); }
+}
+
 // The shortest decimal that is read back as the same number
 static inline const char* cli_number_text_(char* text, size_t size, double number) {
     for (int digits = 6; digits <= 17; digits++) {

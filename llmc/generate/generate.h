@@ -44,6 +44,10 @@ static inline void generate_check_modes_(const Options* o) {
 
 static inline void generate_check_options(const Options* o) {
     generate_check_modes_(o);
+    cli_check_file("--tokenizer", o->tokenizer, "; python3 dev/data/tokenizer.py writes GPT-2's");
+    cli_check_file("--prompt-file", o->prompt_file, "");
+    cli_check_file("--perplexity", o->perplexity, "");
+    cli_check_file("--hellaswag", o->hellaswag, "; python3 dev/data/hellaswag.py writes it");
     for (int i = 0; i < o->stop.count; i++) {
         if (o->stop.items[i][0] == '\0') { fatal("--stop '': every text ends with it at once; leave it out"); }
     }

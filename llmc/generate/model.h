@@ -24,11 +24,7 @@ typedef struct {
 
 // The tokenizer's path: --tokenizer, or the model's folder if it has one, or the project's file.
 static inline const char* generate_tokenizer_path_(const Options* o, char* text, size_t size) {
-    if (o->tokenizer != NULL) {
-        if (!file_exists(o->tokenizer)) { fatal("--tokenizer %s: %s", o->tokenizer, strerror(errno)); }
-        return o->tokenizer;
-    }
-    return tokenizer_of_model(o->model, text, size);
+    return o->tokenizer != NULL ? o->tokenizer : tokenizer_of_model(o->model, text, size);
 }
 
 // Reads weights and tokenizer. Ends the program with one line if one is missing or they do not match; the tokenizer may be

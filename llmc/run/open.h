@@ -311,10 +311,9 @@ NOINLINE void trainer_open_writer_(Trainer* t) {
 NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source, int vocab_size) {
     Options* o = &t->options;
     char folder[1024];
-    if (o->typed[CLI_INDEX_tokenizer] && file_missing(o->tokenizer)) {
-        fatal("--tokenizer %s: no such file or folder; python3 dev/data/tokenizer.py writes GPT-2's", o->tokenizer);
-    }
-    if (o->typed[CLI_INDEX_tokenizer] && vocab_size == BYTE_VOCAB_SIZE) {
+    int typed = o->typed[CLI_INDEX_tokenizer];
+    cli_check_file("--tokenizer", typed ? o->tokenizer : NULL, "; python3 dev/data/tokenizer.py writes GPT-2's");
+    if (typed && vocab_size == BYTE_VOCAB_SIZE) {
         trainer_note_unused_(o, &cli_flags[CLI_INDEX_tokenizer], "on a model whose 256 tokens are bytes");
     }
     const char* path = o->tokenizer;
@@ -374,6 +373,7 @@ static inline void trainer_open_data_(Trainer* t, GPT2Config config) {
         trainer_check_data_(t);
     }
     if (o->hellaswag) {
+        cli_check_file("--hellaswag-data", o->hellaswag_data, "; python3 dev/data/hellaswag.py writes it");
         evalloader_open(&t->hellaswag, o->hellaswag_data, o->batch, o->time);
         evalloader_check_vocab(&t->hellaswag, V);
     }

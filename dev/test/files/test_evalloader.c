@@ -157,8 +157,7 @@ static void bad_files_are_refused(void) {
     uint16_t words[512];
     size_t n = make_examples(words, NUM_EXAMPLES), bytes = 2 * n;
     const char* bad = unit_path("bad.bin");
-    CHECK_FATAL("missing.bin|no such file|python3 dev/data/hellaswag.py",
-                open_and_walk(unit_path("missing.bin"), 4, T));
+    CHECK_FATAL("missing.bin|No such file", open_and_walk(unit_path("missing.bin"), 4, T));
     unit_write_format(bad, 20240520, 1, NUM_EXAMPLES, 0, words, bytes);
     CHECK_FATAL("bad.bin|20240520|20240522", open_and_walk(bad, 4, T));
     unit_write_format(bad, EVAL_MAGIC, 2, NUM_EXAMPLES, 0, words, bytes);

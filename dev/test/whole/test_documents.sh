@@ -59,7 +59,7 @@ check "another one's" train token32 "${of_300[@]}" --tokenizer "$(tokenizer 32)"
 check "begins other documents" differ token10 token32
 check "a run does not go on with it" refuses "^note: documents-begin-with: the checkpoint has token 10, this run token 32 (changes the result)" \
     -x 12 -n 4 -o "$dir/token10" -y 1 --tokenizer "$dir/begin_32.bin"
-check "a tokenizer that is not there is no other" refuses "^error: --tokenizer .*none.bin: no such file" \
+check "a tokenizer that is not there is no other" refuses "^error: --tokenizer .*none.bin: No such file" \
     --vocab-size 50257 --documents 1 --tokenizer "$dir/none.bin"
 check "nor is a token that the data cannot have" refuses "^error: --documents 1: token 50256 begins a document, and -i .*text_train.bin has tokens of a vocabulary of 256" \
     --vocab-size 50257 --documents 1

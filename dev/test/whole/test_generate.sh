@@ -398,18 +398,18 @@ bad "prompt 2 has 4 tokens, the context is 3" -p a -p "four" --context 3
 check "more tokens than were trained" refused "prompt 1 has 40 tokens, the context is 32 $longer; shorten it" -e "$dir/rows" \
     -p "$(printf 'a%.0s' {1..40})"
 check "questions too" refused "a row has 34 tokens, the context is 32 $longer" -e "$dir/rows" --hellaswag "$dir/hellaswag.bin"
-bad "nothing there" --prompt-file "nothing there"
+bad "--prompt-file nothing there: No such file" --prompt-file "nothing there"
 bad "--prompt-file $dir/nothing.txt: the file is empty" --prompt-file "$dir/nothing.txt"
-bad "--tokenizer $dir/no.bin" --tokenizer "$dir/no.bin" -p x
+bad "--tokenizer $dir/no.bin: No such file" --tokenizer "$dir/no.bin" -p x
 bad "--perplexity and --hellaswag: choose one" --perplexity "$dir/text.md" --hellaswag "$dir/hellaswag.bin"
 bad "--prompt and --perplexity" --perplexity "$dir/text.md" -p x
-bad "cannot open $dir/no.txt" --perplexity "$dir/no.txt"
+bad "--perplexity $dir/no.txt: No such file" --perplexity "$dir/no.txt"
 bad "the file has 0 tokens; at least two" --perplexity "$dir/nothing.txt"
 bad "the file has 1 token; at least two" --perplexity "$dir/one.txt"
 bad "model_00000030.bin" --perplexity "$model"
 bad "--stride 65: windows have 64 tokens" --perplexity "$dir/text.md" --stride 65
 bad "--stride 5: it is for --perplexity" --stride 5
-bad "$dir/no.bin" --hellaswag "$dir/no.bin"
+bad "--hellaswag $dir/no.bin: No such file or directory; python3 dev/data/hellaswag.py writes it" --hellaswag "$dir/no.bin"
 bad "--json and --interactive" --json --interactive
 bad "$dir/exported" --export "$dir/exported"
 bad "$dir/exported.bin" --export "$dir/exported.bin"

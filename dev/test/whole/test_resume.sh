@@ -82,7 +82,7 @@ check "one that was cut, too" refused "$dir/killed/main.flags is damaged; remove
 check "and a line of something else" refused "$dir/killed/main.flags is damaged; remove it" -o "$dir/killed" -y 1
 check "a folder that is not there is said before what it lacks" refused "no such file" -o "$dir/mistyped" -y 1
 check "as the cause" says "note: -y 1: $dir/mistyped has no checkpoint"
-check "--tokenizer names a file that is there" refused "--tokenizer $dir/none.bin: no such file" "${run[@]}" --tokenizer "$dir/none.bin"
+check "--tokenizer names a file that is there" refused "--tokenizer $dir/none.bin: No such file" "${run[@]}" --tokenizer "$dir/none.bin"
 
 # what is typed
 copy whole typed main.log main.flags

@@ -612,7 +612,7 @@ elsewhere() { (cd "$dir/elsewhere" && notes "$@"); } # in a folder where HellaSw
 check "-h 1 without its file" elsewhere "-h 1 has no effect: there is no dev/data/hellaswag/hellaswag_val.bin" "${short[@]}" -h 1 -x 1 -u 1
 check "has a validation" grep -q '^val loss' "$dir/stdout"
 check "and no HellaSwag" test "$(grep -c '^HellaSwag: ' "$dir/stdout")" -eq 0
-check "-h 1 without a file that is named" fails_with "$dir/none.bin: no such file" "${short[@]}" -h 1 --hellaswag-data "$dir/none.bin"
+check "-h 1 without a file that is named" fails_with "--hellaswag-data $dir/none.bin: No such file or directory; python3 dev/data/hellaswag.py" "${short[@]}" -h 1 --hellaswag-data "$dir/none.bin"
 check "-z 3 is -z 1" notes "-z 3: ZeRO stage 3 is not implemented; using -z 1" "${short[@]}" -z 3
 if [[ $trainer == *cu* ]]; then
     check "--processes is the CPU trainer's" fails_with "--processes is the CPU trainer's" "${short[@]}" --processes 2
