@@ -82,7 +82,7 @@ if [ $flag = --gpus ]; then
 fi
 
 # fp8: the scales of a step are those of all processes, and a checkpoint has them
-if [ $flag = --gpus ] && "$trainer" "${common[@]}" -d $rows --fp8 1 --plan >/dev/null 2>&1; then
+if [ $flag = --gpus ] && serves_fp8 "$trainer"; then
     check "fp8, one process" run fp8 1 12 --fp8 1
     check "its weights are not those of 16 bits" not cmp -s "$dir"/{one12,fp8}/model_00000012.bin
     for n in "${several[@]}"; do

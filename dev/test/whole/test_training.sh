@@ -252,7 +252,7 @@ check "nothing is saved without -o" grep -q "nothing to save\|there is no -o" "$
 
 # 8-bit GEMMs
 if [[ $trainer == *cu* ]]; then
-    if "$trainer" "${short[@]}" --fp8 1 --plan >/dev/null 2>&1; then
+    if serves_fp8 "$trainer"; then
         check "fp8" run fp8 -e $model -s 0 --fp8 1 -r 1
         for row in "precision | fp8" "GEMMs | cublaslt_fp8[^|]*" "recompute | 2"; do
             check "which says so: $row" grep -qE "^\| ${row/ |/ *\\|} " "$dir/fp8.log"
