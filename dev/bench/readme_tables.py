@@ -17,6 +17,7 @@ import glob
 import math
 import os
 import re
+import shlex
 import statistics
 import sys
 
@@ -362,7 +363,9 @@ def losses():
     from loss import interval  # which imports this file
 
     lines, shown = [], {}
-    for file, setting, flags in (("documents", "masked", "--documents 2"), ("fp8", "fp8", "--fp8 1")):
+    settings = ("documents", "masked", "`--documents 2`"), ("fp8", "fp8", "`--fp8 1`")
+    settings += (("fp8", "fp8-92", "`--fp8 1`, the last 8% of the steps `--fp8 0`"),)
+    for file, setting, flags in settings:
         path = f"{H200}/{file}_loss.csv"
         runs, pairs = {(row["arm"], row["steps"], row["seed"]): row for row in read_csv(path)}, {}
         for (arm, steps, seed), row in runs.items():
@@ -373,11 +376,12 @@ def losses():
             base, losses_with = ([float(row["loss"]) for row in column] for column in zip(*found))
             mean, low, high = interval([x - y for x, y in zip(losses_with, base)])
             between = f" ({low:+.4f} to {high:+.4f})" if len(found) > 1 else ""
-            words = ["--optimizer", "adamw", *row["flags"].split()]
+            words = ["--recipe", "adamw", *shlex.split(row["flags"])]
             values = dict(zip(words, words[1:]))  # of a flag, the last
-            model, corpus, T, optimizer = (values[flag] for flag in ("-e", "-i", "-t", "--optimizer"))
+            model, corpus, T, optimizer = (values[flag] for flag in ("-e", "-i", "-t", "--recipe"))
+            optimizer, corpus = values.get("--optimizer", optimizer), os.path.basename(os.path.dirname(corpus))
             lines.append(
-                f"| `{flags}` | {SIZES[model.partition('t')[0]]}, T = {T}, `{optimizer}`, {os.path.dirname(corpus)} "
+                f"| {flags} | {SIZES[model.partition('t')[0]]}, T = {T}, `{optimizer}`, {corpus} "
                 f"| {thousands(row['tokens'])} | {statistics.mean(base):.4f} | {statistics.mean(losses_with):.4f} "
                 f"| {mean:+.4f}{between} | {len(found)} |"
             )
