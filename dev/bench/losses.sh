@@ -9,6 +9,9 @@
 #     fp8-355m    the same of 355M without the last, 66 M tokens, two seeds
 #     adamw       AdamW's three best of tune.sh, 131 M tokens, 5 seeds
 #     muon        AdamW's best with 131 M tokens, Muon's with 66, 87 and 131 M. 6 seeds
+#     documents   --documents 2 beside rows without, T = 1024 and 4096, 16 M tokens, two seeds
+#     quarter     a quarter of an hour on an H200: the recipe in fp8, two seeds; PyTorch, compiled, with AdamW's best of larger
+#                 steps; LLMC=path/to/llm.c/train_gpt2cu with its published recipe, warm-up as a share of the steps
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: losses.sh: $*" >&2; exit 1; }
@@ -17,14 +20,15 @@ name=$1 train=$2 val=$3 output=$4
 shift 4
 extra=("$@")
 
-# measure TOKENS SEEDS FLAGS ARM...: flags of all arms
+# measure TOKENS SEEDS FLAGS ARM...: flags of all arms. $every: steps between validations
+every=0
 measure() {
     local tokens=$1 seeds=$2 flags=$3 arm arms=()
     shift 3
     for arm; do arms+=(--arm "$arm"); done
     # shellcheck disable=SC2086 # several lengths
-    python3 "$(dirname "$0")/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" "${arms[@]}" \
-        --common "-i ${train@Q} -j ${val@Q} -t 1024 $flags" ${extra[@]+"${extra[@]}"}
+    python3 "$(dirname "$0")/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" --val-every $every \
+        "${arms[@]}" --common "-i ${train@Q} -j ${val@Q} -t 1024 $flags" ${extra[@]+"${extra[@]}"}
 }
 fp8_beside() { # OPTIMIZER: arms
     printf '%s\n' "$1=--recipe $1" "$1-fp8=--recipe $1 --fp8 1" "$1-fp8-92=$1-fp8@0.92 --fp8 0"
@@ -48,5 +52,21 @@ muon)
     measure $long 6 '-e d12 -q 0 -c 0.1' "$adamw" # last: the arm of the last call is the baseline
     python3 "$(dirname "$0")/loss.py" --output "$output"
     ;;
-*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw or muon" ;;
+documents)
+    for T in 1024 4096; do
+        rows="-e d12t$T -t $T -b $((16384 / T)) -d 16384 --recipe muon"
+        measure 16384000 2 '' "$T=$rows" "$T-masked=$rows --documents 2"
+    done
+    ;;
+quarter)
+    [ -x "${LLMC:-}" ] || fail "LLMC=${LLMC:-}: quarter takes the path of llm.c's train_gpt2cu"
+    every=1152
+    measure 754974720 2 '-e d12' 'flashgpt=-b 64 -d 65536 --recipe muon --fp8 1'
+    every=1736
+    measure 455081984 1 '-e d12' \
+        'pytorch=dev/reference/train_reference.py --seed {seed} --compile 1 -b 32 -d 32768 -l 1.5e-3 -u 4166 -q 0 -c 0.1'
+    every=121
+    measure 507510784 1 '-e d12' "llm.c=$LLMC -b 64 -d 524288 -l 6e-4 -u 35 -q 0 -c 0.1 -s 0" # last: the baseline
+    ;;
+*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw, muon, documents or quarter" ;;
 esac
