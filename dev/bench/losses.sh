@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The runs behind what docs/measured.md and docs/recipe.md say of losses, by dev/bench/loss.py: on all GPUs, and the same
-# command goes on. tune.sh has the tuning before them.
+# Long runs by dev/bench/loss.py, for docs/measured.md: on all GPUs, and the same command goes on. tune.sh has the tuning before
+# them.
 #
 #     dev/bench/losses.sh NAME 'linux_source/*_train_*.bin' linux_source/linux_source_val.bin losses.csv [FLAGS of loss.py]
 #

@@ -170,8 +170,9 @@ def speed():
             f"| {thousands(row['mib']) if row['mib'] else '–'} | {row['steps']} after {row['warm_up']} |"
         )
     shown = dict.fromkeys(map(provenance, rows))  # each once, in order
+    fp8 = ", or fp8 where a row says so" if any(map(is_fp8, rows)) else ""
     return (
-        f"bf16, or fp8 where a row says so, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak: "
+        f"bf16{fp8}, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak: "
         f"{'; '.join(shown)}.\n\n" + "\n".join(lines)
     )
 
@@ -362,7 +363,7 @@ def losses():
     """What a setting does to the loss: arms NAME-SETTING beside NAME, seed by seed, of the files of loss.py."""
     from loss import interval  # which imports this file
 
-    lines, shown = [], {}
+    lines, shown, validated = [], {}, {}
     settings = ("documents", "masked", "`--documents 2`"), ("fp8", "fp8", "`--fp8 1`")
     settings += (("fp8", "fp8-92", "`--fp8 1`, the last 8% of the steps `--fp8 0`"),)
     for file, setting, flags in settings:
@@ -386,14 +387,17 @@ def losses():
                 f"| {mean:+.4f}{between} | {len(found)} |"
             )
             for row in (row for pair in found for row in pair):
-                shown.setdefault(provenance(row), {})[f"[{file}_loss.csv]({path})"] = None
+                shown.setdefault(f"[{file}_loss.csv]({path})", {})[provenance(row)] = None
+            validated.setdefault(thousands(round(int(row["val_tokens"]), -6)), {})[corpus] = None
     if not lines:
         return ""
-    sources = "; ".join(f"{', '.join(paths)}: {where}" for where, paths in shown.items())
+    sources = ". ".join(f"{path}: {'; '.join(places)}" for path, places in shown.items())
+    tokens = ", ".join(f"{count} tokens of {' and '.join(corpora)}" for count, corpora in validated.items())
     head = "| setting | model, corpus | tokens | without | with | difference (90% interval) | seeds |"
     return (
-        "Validation loss in nats a token after a whole schedule, of runs with the same seeds, by `dev/bench/loss.py` "
-        f"({sources}).\n\n{head}\n|---|---|---:|---:|---:|---:|---:|\n" + "\n".join(lines)
+        "Validation loss in nats a token after a whole schedule, of runs with the same seeds, by `dev/bench/loss.py`, "
+        f"on {tokens}. `--documents 2` keeps attention within documents in validation, too. {sources}.\n\n"
+        f"{head}\n|---|---|---:|---:|---:|---:|---:|\n" + "\n".join(lines)
     )
 
 
@@ -425,7 +429,8 @@ def speeds():
     """README's table: of each measurement one shape or two, ours and others'."""
     head = (
         "In bf16, on NVIDIA H200s except for the last row. Attention is compared with the fastest other library. "
-        "[All tables](docs/measured.md) have versions, commits and the commands that measured them."
+        "[All tables](docs/measured.md) have versions, commits and the commands that measured them. Generation was "
+        "measured before its kernels became fewer, and [is slower now](docs/measured.md#generation)."
     )
     table = [head, "", "| | flashgpt | others |", "|---|---:|---|"]
 
