@@ -39,7 +39,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "data"))
 
-from measured import gpu_provenance, gpu_query, processor, read_rows, write_rows
+from measured import gpu_provenance, output_of, processor, read_rows, write_rows
 from scaling import Energy, gpus_here, visible
 
 from data_common import ROOT, Parser, fail, positive_int, run
@@ -200,7 +200,9 @@ def report(rows, arms=()):
             lines.append(ratio_line(whole))
     if len({row["commit"] for row in rows}) > 1:
         lines.append(f"note: commits {', '.join(sorted({row['commit'] for row in rows}))}")
-    least = min(int(row["val_tokens"]) for row in rows)
+    least, most = (f(int(row["val_tokens"]) for row in rows) for f in (min, max))
+    if least < most:
+        lines.append(f"note: validated on {least} to {most} tokens; --val-tokens {least} makes it the same for all")
     if least < 0.99 * LEAST_VAL_TOKENS:  # whole batches may be a little less
         lines.append(f"note: validated on {least} tokens; a result should have {LEAST_VAL_TOKENS:,}")
     return lines
@@ -220,6 +222,7 @@ def plot(rows, path):
         for found in by_seed(rows, arm).values():
             for tokens, seconds, loss in curve_of(found):
                 at.setdefault(tokens, []).append((seconds, loss))
+        at = dict(sorted(at.items()))
         losses = [[loss for _, loss in points] for points in at.values()]
         for axes, xs in zip(panels, ([x / 1e6 for x in at], [statistics.mean(s for s, _ in p) for p in at.values()])):
             axes.plot(xs, list(map(statistics.mean, losses)), marker="o", markersize=3, label=arm)
@@ -298,7 +301,7 @@ class Runs:
                 fail(f"--arm {arm.name}: there is no arm {arm.continues} of the trainer that begins anew")
         self.val_tokens = min(args.val_tokens, tokens_of(flag_of(self.common, "-j", "--val-data")))
         self.weights = ["-e", "{weights}"] if any(arm.program for arm in args.arm) else []
-        self.running = set()
+        self.running, self.stop = set(), threading.Event()
 
     def flags(self, arm):
         before = next((other.flags for other in self.args.arm if other.name == arm.continues), [])
@@ -338,19 +341,17 @@ class Runs:
         return {"arm": arm.name, "flags": flags, "val_tokens": val_tokens, "margin": self.args.margin}
 
     def execute(self, command, gpu):
-        """What a command prints on a GPU, or None if its numbers were not finite."""
+        """What a command prints on a GPU, and whether its numbers were finite."""
         environment = os.environ if gpu is None else visible([gpu])
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
             self.running.add(process)
             out, errors = process.communicate()
             self.running.discard(process)
-        if process.returncode == NOT_FINITE:
-            return None
-        if process.returncode:
+        if process.returncode not in (0, NOT_FINITE):
             said = (errors.strip() or out.strip() or "no output").splitlines()[-1]
             fail(f"{shlex.join(command)}: exit code {process.returncode}: {said.removeprefix('error: ')}")
-        return out
+        return out, process.returncode == 0
 
     def write_weights(self, seed, folder):
         """Writes initial weights: those after a step whose learning rate is 0."""
@@ -370,22 +371,21 @@ class Runs:
         return list(map(str, [*(arm.program or [self.args.trainer]), *flags]))
 
     def train(self, arm, seed, steps, command, folder, gpu):
-        """Runs the trainer up to step `steps`. Returns the times of its steps, its [(step, loss)], and joules or None;
-        None if its numbers were not finite."""
+        """Runs the trainer up to step `steps`. Returns the mean ms of a step, joules or None, and [(step, loss)], the
+        last one NaN if the run's numbers were not finite."""
         energy = Energy([] if gpu is None else [gpu])
         before = energy.joules()
-        out = self.execute(command, gpu)
-        if out is None:
-            return None
+        out, finite = self.execute(command, gpu)
         joules = None if before is None else energy.joules() - before
         log = pathlib.Path(folder, "main.log")
         log = log.read_text(encoding="utf-8") if log.exists() else ""
         points = [(int(step), float(loss)) for step, loss in re.findall(r"^s:(\d+) tel:(\S+)", log, re.M)]
         ms = [float(text) for text in re.findall(r"^step .*?([\d.]+) ms", out, re.M)]
         expected = steps - self.begin(arm, steps)
-        if len(ms) != expected or not points or points[-1][0] != steps:
+        if finite and (len(ms) != expected or not points or points[-1][0] != steps):
             fail(f"arm {arm.name}, seed {seed}: {len(ms)} steps and {len(points)} validations, not {expected} steps")
-        return ms, points, joules
+        timed = ms[min(len(ms) // 10 + 1, len(ms) - 1) :] or [math.nan]  # the first warm up
+        return statistics.mean(timed), joules, points if finite else [*points, (steps, math.nan)]
 
     def continue_from(self, step, arm, seed, steps, folder, gpu):
         """As train(), from the checkpoint of a step in the folder of the arm that it continues"""
@@ -398,46 +398,50 @@ class Runs:
 
     def row(self, arm, seed, steps, trained):
         """A row, without its provenance, of what train() returns"""
-        ms, points, joules = trained or ([math.nan], [(steps, math.nan)], None)
-        ms = ms[min(len(ms) // 10 + 1, len(ms) - 1) :]  # the first warm up
+        ms, joules, points = trained
         row = {**self.settings(arm), "steps": steps, "seed": seed, "tokens": steps * self.batch(arm)[1]}
-        row |= {"loss": points[-1][1], "step_ms": f"{statistics.mean(ms):.3f}"}
-        row["joules"] = "" if joules is None else f"{joules:.0f}"
-        return {**row, "curve": " ".join(f"{step}:{loss:.6f}" for step, loss in points[:-1])}
+        row["loss"] = points[-1][1]
+        if math.isnan(row["loss"]):
+            return {**row, "step_ms": "nan", "joules": "", "curve": ""}
+        curve = " ".join(f"{step}:{loss:.6f}" for step, loss in points[:-1])
+        return {**row, "step_ms": f"{ms:.3f}", "joules": "" if joules is None else f"{joules:.0f}", "curve": curve}
 
     def rows(self, arm, seed, steps, weights, gpu):
-        """Trains; yields the rows of the arm and of those that continue it."""
+        """Trains; yields the rows of the arm and of those that continue it. Joules of these are a share of the arm's
+        and all of their own, with a second start and validation."""
         with tempfile.TemporaryDirectory() as folder:
             command, others = self.command(arm, seed, steps, weights, folder), self.continued.get(arm.name, [])
             begins = [self.begin(other, steps) for other in others]
             if others:
                 every = math.gcd(*begins)  # the last one is kept, too
                 command += ["-n", str(every), "-nk", str(2 + (steps - min(begins)) // every)]
-            trained = self.train(arm, seed, steps, command, folder, gpu)
+            trained = ms, joules, points = self.train(arm, seed, steps, command, folder, gpu)
             yield self.row(arm, seed, steps, trained)
             for other, begin in zip(others, begins):
-                last = trained and self.continue_from(begin, other, seed, steps, folder, gpu)
-                if last:  # its first step warms up
-                    ms = [*trained[0][:begin], *(last[0][1:2] or last[0]), *last[0][1:]]
-                    points = [point for point in trained[1] if point[0] <= begin]
-                    points += [point for point in last[1] if point[0] > begin]
-                    joules = None if last[2] is None else trained[2] * begin / steps + last[2]
-                    last = ms, points, joules
+                if self.stop.is_set():
+                    return
+                last = trained  # which diverged before
+                if os.path.exists(os.path.join(folder, f"DONE_{begin:08d}")):
+                    own_ms, own_joules, own = self.continue_from(begin, other, seed, steps, folder, gpu)
+                    own_ms = (ms * begin + own_ms * (steps - begin)) / steps
+                    own_joules = None if joules is None else joules * begin / steps + own_joules
+                    own = [p for p in points if p[0] <= begin] + [p for p in own if p[0] > begin]
+                    last = own_ms, own_joules, own
                 yield self.row(other, seed, steps, last)
 
     def all(self, task, jobs):
         """Calls task(*job, gpu) for each job, one at a time on each GPU. After a failure, waits for those that run."""
-        free, stop = queue.Queue(), threading.Event()
+        free = queue.Queue()
         for gpu in self.args.gpus:
             free.put(gpu)
 
         def on_a_gpu(job):
             gpu = free.get()
             try:
-                if not stop.is_set():
+                if not self.stop.is_set():
                     task(*job, gpu)
             except BaseException:
-                stop.set()
+                self.stop.set()
                 raise
             finally:
                 free.put(gpu)
@@ -445,13 +449,14 @@ class Runs:
         with ThreadPoolExecutor(len(self.args.gpus)) as pool:
             futures = [pool.submit(on_a_gpu, job) for job in jobs]
             try:
-                for future in as_completed(futures):
-                    future.result()
+                failures = [future.exception() for future in as_completed(futures)]
             except KeyboardInterrupt:
-                stop.set()
+                self.stop.set()
                 for process in list(self.running):
                     process.terminate()
                 raise
+        for failure in filter(None, failures):
+            raise failure
 
 
 def other_settings(rows, settings):
@@ -588,8 +593,12 @@ def main():
     if args.arm and not lengths:
         fail("--steps says how many steps a run has, or --tokens how many tokens")
     default = os.path.join(ROOT, "train_gpt2cu" if args.gpus else "train_gpt2")
-    provenance = gpu_provenance(gpu_query("name") if args.gpus else processor())
     args.gpus = here[: args.gpus] or [None]
+    names = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")
+    kinds = sorted({processor() if gpu is None else names[gpu] for gpu in args.gpus})
+    if len(kinds) > 1:
+        fail(f"GPUs of several kinds are here: {', '.join(kinds)}; CUDA_VISIBLE_DEVICES leaves those of one")
+    provenance = gpu_provenance(kinds[0])
     if args.arm and not (args.trainer or os.path.exists(default)):
         fail(f"{default} is not there: make {os.path.basename(default)}")
     args.trainer = args.trainer or default

@@ -16,18 +16,19 @@ set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: losses.sh: $*" >&2; exit 1; }
 [ $# -ge 4 ] || fail "it takes a name, training tokens, validation tokens and a CSV; --help explains them"
-name=$1 train=$2 val=$3 output=$4
+name=$1 train=$2 val=$3 output=$4 here=$(cd "$(dirname "$0")" && pwd)
 shift 4
 extra=("$@")
 
-# measure TOKENS SEEDS FLAGS ARM...: flags of all arms. $every: steps between validations
+# measure TOKENS SEEDS FLAGS ARM...: flags of all arms. $every: steps between validations. Validates on the same tokens whatever
+# the batch
 every=0
 measure() {
     local tokens=$1 seeds=$2 flags=$3 arm arms=()
     shift 3
     for arm; do arms+=(--arm "$arm"); done
     # shellcheck disable=SC2086 # several lengths
-    python3 "$(dirname "$0")/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" --val-every $every \
+    python3 "$here/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" --val-every $every --val-tokens 9961472 \
         "${arms[@]}" --common "-i ${train@Q} -j ${val@Q} -t 1024 $flags" ${extra[@]+"${extra[@]}"}
 }
 fp8_beside() { # OPTIMIZER: arms
@@ -50,7 +51,7 @@ adamw)
 muon)
     measure "65536000 87359488 $long" 6 '-e d12' 'muon-32k=-b 32 -d 32768 --recipe muon'
     measure $long 6 '-e d12 -q 0 -c 0.1' "$adamw" # last: the arm of the last call is the baseline
-    python3 "$(dirname "$0")/loss.py" --output "$output"
+    python3 "$here/loss.py" --output "$output"
     ;;
 documents)
     for T in 1024 4096; do
@@ -64,9 +65,10 @@ quarter)
     measure 754974720 2 '-e d12' 'flashgpt=-b 64 -d 65536 --recipe muon --fp8 1'
     every=1736
     measure 455081984 1 '-e d12' \
-        'pytorch=dev/reference/train_reference.py --seed {seed} --compile 1 -b 32 -d 32768 -l 1.5e-3 -u 4166 -q 0 -c 0.1'
+        "pytorch=${here@Q}/../reference/train_reference.py"' --seed {seed} --compile 1 -b 32 -d 32768 -l 1.5e-3 -u 4166 -q 0 -c 0.1'
     every=121
-    measure 507510784 1 '-e d12' "llm.c=$LLMC -b 64 -d 524288 -l 6e-4 -u 35 -q 0 -c 0.1 -s 0" # last: the baseline
+    measure 507510784 1 '-e d12' "llm.c=${LLMC@Q} -b 64 -d 524288 -l 6e-4 -u 35 -q 0 -c 0.1 -s 0" # last: the baseline
+    python3 "$here/loss.py" --output "$output"
     ;;
 *) fail "$name: fp8, fp8-adamw, fp8-355m, adamw, muon, documents or quarter" ;;
 esac

@@ -8,6 +8,7 @@ import contextlib
 import csv
 import importlib.util
 import io
+import itertools
 import math
 import os
 import random
@@ -86,7 +87,8 @@ def called(folder, *flags, gpus=2, arms=("base=", "worse=-l 0.01"), kind="NVIDIA
     """What loss.py writes with stand-ins for the trainer and nvidia-smi, as rows, and what it prints."""
     program(folder, "train", TRAINER.replace("FOLDER", folder))
     listed = "".join(f"echo 'GPU {i}: a (UUID: GPU-b{i})';" for i in range(gpus))
-    smi = f"-L) {listed}; *name*) echo {kind} ;; *) echo 580 ;;"
+    kinds = "".join(f"echo {one};" for one in ([kind] * gpus if isinstance(kind, str) else kind))
+    smi = f"-L) {listed}; *name*) {kinds}; *) echo 580 ;;"
     program(folder, "nvidia-smi", f"#!/bin/sh\ncase $* in {smi} esac\n")
     with contextlib.redirect_stdout(io.StringIO()), TokenFile(os.path.join(folder, "val.bin"), 256) as out:
         out.append(bytes(20000))
@@ -320,6 +322,34 @@ def test_an_interrupted_call_continues(folder):
     assert called(folder, arms=())[1].startswith("base, the baseline: loss ")
 
 
+def test_GPUs_of_several_kinds_are_refused(folder):
+    kinds = ("NVIDIA A", "NVIDIA B")
+    refused("GPUs of several kinds are here: NVIDIA A, NVIDIA B", lambda: called(folder, "--steps", "4", kind=kinds))
+    with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "1"}):
+        rows, _ = called(folder, "--seeds", "1", "--steps", "4", kind=kinds)
+    assert {row["gpu"] for row in rows} == {"NVIDIA B"}, rows
+
+
+def test_a_signal_after_a_failure_ends_the_runs(folder):
+    called(folder, "--seeds", "1", "--steps", "4")  # writes the stand-ins
+    command = [sys.executable, loss.__file__, "--output", f"{folder}/x.csv", "--trainer", f"{folder}/train"]
+    command += ["--steps", "4", "--arm", "a=--fails-at 1", "--arm", "b=--sleep 60", "--seeds", "1"]
+    command += ["--common", f"-i t -j {folder}/val.bin -b 4 -t 64 -d 512"]
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    os.remove(os.path.join(folder, "said"))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
+        while not os.path.exists(f"{folder}/said") or len(commands(folder)) < 2:
+            time.sleep(0.05)
+        time.sleep(1)  # the first has failed by then
+        process.terminate()
+        start = time.monotonic()
+        process.stderr.read()
+    assert process.returncode == 1 and time.monotonic() - start < 20, process.returncode
+    time.sleep(0.5)
+    left = subprocess.run(["pgrep", "-f", f"{folder}/train"], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert not left, "a trainer is left"
+
+
 def test_a_signal_ends_the_runs(folder):
     called(folder, "--seeds", "1", "--steps", "4")  # writes the stand-ins
     os.remove(os.path.join(folder, "said"))
@@ -408,15 +438,9 @@ def test_a_trainer_that_stops_early_is_said(folder):
 
 
 def test_an_arm_that_continues_another_has_its_first_steps(folder):
-    def trained(ms, points, joules):
-        return ms, points, joules
-
     arms = ("base=", "tail=base@0.5 -l 1", "late=base@0.75 -l 2")
-    first = trained([9.0, 1.0, 1.0, 1.0], [(0, 8.0), (1, 7.0), (2, 6.0), (3, 5.0), (4, 4.0)], 100)
-    tails = {
-        "tail": trained([9.0, 3.0], [(2, 6.0), (3, 2.0), (4, 1.5)], 30),
-        "late": trained([5.0], [(3, 5.0), (4, 1.0)], 20),
-    }
+    first = 1.0, 100, [(0, 8.0), (1, 7.0), (2, 6.0), (3, 5.0), (4, 4.0)]
+    tails = {"tail": (3.0, 30, [(2, 6.0), (3, 2.0), (4, 1.5)]), "late": (5.0, 20, [(3, 5.0), (4, 1.0)])}
     asked = []
 
     def train(runs, arm, seed, steps, command, at, gpu):
@@ -433,11 +457,53 @@ def test_an_arm_that_continues_another_has_its_first_steps(folder):
     assert rows == again and len(asked) == 3, asked
     found = {row["arm"]: (row["loss"], row["step_ms"], row["joules"], row["curve"]) for row in rows}
     assert found["base"][:3] == ("4.0", "1.000", "100"), found
-    # the mean without the first step: 1, 3, 3 and 1, 1, 5
-    assert found["tail"] == ("1.5", "2.333", "80", "0:8.000000 1:7.000000 2:6.000000 3:2.000000"), found
-    assert found["late"][:3] == ("1.0", "2.333", "95"), found
+    assert found["tail"] == ("1.5", "2.000", "80", "0:8.000000 1:7.000000 2:6.000000 3:2.000000"), found
+    assert found["late"][:3] == ("1.0", "2.000", "95"), found
     assert asked[1][1] == ["DONE_00000002", "main.flags", "model_00000002"], asked
     assert " ".join(asked[2][2][1:9]) == "-l 2 -y 1 --resume-anyway 1 -n 0", asked
+
+
+def test_a_tail_begins_although_its_arm_diverges_later(folder):
+    def train(runs, arm, seed, steps, command, at, gpu):
+        if not arm.continues:
+            for name in ("main.flags", "DONE_00000001"):
+                unit.write(os.path.join(at, name), "")
+        return (3.0, 9, [(4, 1.5)]) if arm.continues else (1.0, 5, [(4, math.nan)])
+
+    arms = ("sound=", "base=-l 1", "early=base@0.25", "late=base@0.5")
+    with mock.patch.object(
+        loss.Runs, "train", lambda *all: (1.0, 1, [(4, 1.0)]) if all[1].name == "sound" else train(*all)
+    ):
+        rows, _ = called(folder, "--seeds", "1", "--steps", "4", arms=arms, gpus=1)
+    found = {row["arm"]: (row["loss"], row["step_ms"]) for row in rows}
+    assert found["base"] == found["late"] == ("nan", "nan") and found["early"] == ("1.5", "2.500"), found
+
+
+def test_the_long_runs_are_whole_numbers_of_steps(folder):
+    peer = program(os.path.join(folder), "llm c", "#!/bin/sh\n")
+    program(folder, "python3", f'#!/bin/sh\nprintf "%s\\0" "$@" end >>{folder}/said\n')
+    script = os.path.join(loss.ROOT, "dev/bench/losses.sh")
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "LLMC": peer}
+    files = ["a b/it's_*.bin", "a b/val.bin", f"{folder}/l.csv"]
+    for name in ("fp8", "fp8-adamw", "fp8-355m", "adamw", "muon", "documents", "quarter"):
+        subprocess.run([script, name, *files], check=True, env=environment, cwd=folder)
+    said = unit.read(f"{folder}/said")
+    calls = [call.strip("\0").split("\0") for call in said.split("end\0") if "--arm" in call]
+    assert len(calls) == 11, calls
+    for call in calls:
+        values = [(flag, call[i + 1]) for i, flag in enumerate(call) if flag.startswith("--")]
+        args = mock.Mock(common=dict(values)["--common"], val_tokens=int(dict(values)["--val-tokens"]), steps=None)
+        args.arm = [loss.Arm(text) for flag, text in values if flag == "--arm"]
+        i = call.index("--tokens") + 1
+        args.tokens = [int(text) for text in itertools.takewhile(str.isdigit, call[i:])]
+        with mock.patch.object(loss, "tokens_of", lambda pattern: 10**8):
+            runs = loss.Runs(args)
+        assert runs.common[:4] == ["-i", files[0], "-j", files[1]], call
+        for arm in args.arm:
+            assert all(runs.begin(arm, steps) < steps for steps in runs.steps(arm)), call
+            assert runs.settings(arm)["val_tokens"] == args.val_tokens, call  # the same whatever the batch
+    refused_call = subprocess.run([script, "fp9", *files], capture_output=True, text=True, check=False)
+    assert refused_call.returncode == 1 and refused_call.stderr.startswith("error: losses.sh: fp9: fp8, "), refused_call
 
 
 def test_bad_input_ends_in_one_line(folder):
