@@ -710,7 +710,7 @@ static void gpt2_update_matrices(GPT2* model, float weight_decay, AdamW adamw, U
     }
 }
 
-// After the update of a step without scales, of which the next has them if its loss and norm are finite: waits for these
+// After a cold step's update: waits for its loss and norm. If both are finite, the next step has scales.
 static Status gpt2_leave_cold(GPT2* model) {
     Fp8* f = &model->fp8;
     TRY(gpt2_read_scalars(model));
@@ -1331,7 +1331,8 @@ static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Con
                                 int B, int T) {
     ModelGemm gemms[MODEL_GEMMS];
     if (settings.fp8) {
-        snprintf(text, size, "cublaslt_fp8%s", fp8_fuses(capability) ? "; fc, input of fcproj: wgmma_fp8" : "");
+        snprintf(text, size, "cublaslt_fp8%s",
+                 fp8_fuses(capability) ? "; fc, input of fcproj, classifier: wgmma_fp8" : "");
         return;
     }
     gpt2_gemms(gemms, config, settings, B * T);

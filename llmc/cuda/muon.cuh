@@ -3,7 +3,7 @@ Muon (model/muon.h) on the GPU: a step for several matrices of one shape at a ti
 as AdamW's one; the Newton-Schulz steps between them are batched GEMMs of cuBLASLt on floatX with fp32 accumulation.
 
 The bits of a matrix do not depend on which others are in its batch: a GEMM's algorithm is that for a full batch, whose size
-follows from the model alone; that of a batch of several does not split K.
+follows from the model alone; where that is of several matrices, it does not split K.
 */
 #ifndef LLMC_CUDA_MUON_CUH
 #define LLMC_CUDA_MUON_CUH

@@ -8,7 +8,7 @@ delayed: it follows from the largest magnitude in the step before, over all micr
 step; HEADROOM is how much larger the tensor may be in the next one. Up to the first finite step there are no scales: it is
 `cold`, its GEMMs are those of 16 bits, and only the magnitudes are collected.
 
-The four linear layers of a transformer block are known by their sizes; as block number `layers` counts the classifier.
+The four linear layers of a transformer block are known by their sizes; the classifier counts as block number `layers`.
 */
 #ifndef MATMUL_FP8_CUH
 #define MATMUL_FP8_CUH
@@ -48,7 +48,7 @@ struct Fp8 {
     uint8_t *dout, *dout_columns; // of an output's gradient; but fc's,
     uint8_t *dfch, *dfch_columns; // which is computed while fcproj's is still needed
     float2* statistics;           // of the classifier's rows
-    int dout_of;                  // the scale of the gradient that dout holds; -1: none
+    int dout_of;                  // of the gradient whose codes dout holds: its scale's index; -1: none
 };
 
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
@@ -170,8 +170,8 @@ static inline void fp8_weights(Fp8* f, int layer, int blocks, size_t stride, boo
     }
 }
 
-// The columns of a linear layer's input. The classifier's are of the rows that it is computed for, where the blocks' backward
-// pass has not been yet.
+// The columns of a linear layer's input. The classifier's are of the rows that it is computed for, in what is free until the
+// blocks' backward pass.
 static inline uint8_t* fp8_inp_columns(const Fp8* f, int layer, int linear) {
     return layer == f->layers     ? f->dfch_columns
            : linear == FP8_FCPROJ ? f->inp

@@ -38,7 +38,7 @@ struct EpilogueInput {
     int classes;                // ExponentialSums: columns from here on are padding
     // of e4m3 operands (wgmma_fp8.cuh)
     const float *a_scale, *b_scale;
-    const float *scale, *act_scale; // of the codes in GemmMaps' rows and out; in second
+    const float *scale, *act_scale; // of the codes in GemmMaps' rows and, of dgelu, in out; of those in second
     unsigned* amax;                 // of what the codes in rows are of
     CodeCounts* counts;             // of the codes in rows, or NULL
 };
@@ -150,7 +150,7 @@ template <bool AGAIN> struct GeluBackward {
 template <class F> struct Elementwise {
     static constexpr int outputs = F::outputs;
     static constexpr bool has_aux = F::aux, column_sums = F::column_sums;
-    static constexpr bool transposes = false; // out and second are 8-bit codes (N,M), two along M an element of 16 bits
+    static constexpr bool transposes = false; // true: out, second are codes (N,M), two along M an element of 16 bits
     static constexpr int ring_outputs = has_aux ? outputs - 1 : outputs; // those whose chunks are in the ring
     static constexpr int depth = has_aux ? 1 : 2;                        // chunks of each in the ring
     static constexpr int ring_chunks = depth * ring_outputs;             // of a warpgroup

@@ -70,7 +70,8 @@ template <bool BACKWARD> struct QuantisedGelu {
         const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
         const unsigned known = __ldcg(in.amax);
         finish();
-        // What is multiplied at the end: forward, numbers are divided by out_scale; backward, they lack `scale`.
+        // Forward, act is divided by out_scale before: its codes need no factor, its magnitude needs out_scale. Backward,
+        // products lack `scale`: codes need scale / out_scale, magnitude and sums need scale.
         const float inverse = BACKWARD ? scale / out_scale : 1.0f, unit = BACKWARD ? scale : out_scale;
         Codes codes[chunks][row_blocks];
         float column_sum[chunks] = {}, tile_largest = 0;
