@@ -164,10 +164,14 @@ fi
 # ----------------------------------------------------------------------------
 # Train, and see
 
-if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
-    ended_with_us "$trainer" "${settings[@]}" || fail "the trainer ended with exit code $?; the same command goes on from its newest checkpoint"
+if [ ! -e "$(printf '%s/DONE_%08d' "$run" "$steps")" ]; then
+    ended_with_us "$trainer" "${settings[@]}" || {
+        code=$?
+        [[ $code != [13] ]] || exit $code # the trainer has said why, and the same command may end the same way
+        fail "the trainer ended with exit code $code; the same command goes on from its newest checkpoint, if there is one"
+    }
 fi
-if [ ! -e "$(printf '%s/model_%08d.bin' "$run" "$steps")" ]; then
+if [ ! -e "$(printf '%s/DONE_%08d' "$run" "$steps")" ]; then
     echo "stopped before step $steps: the same command goes on"
     exit 0
 fi

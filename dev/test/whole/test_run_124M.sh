@@ -18,6 +18,9 @@ refuses() { # TEXT ARGUMENT...
     cat "$dir/err"
     return 1
 }
+bin=$dir/bin # stand-ins
+mkdir "$bin"
+stand_in() { printf '#!/bin/sh\n%s\n' "$2" >"$bin/$1" && chmod +x "$bin/$1"; } # PROGRAM WHAT_IT_DOES
 says() { grep -qE -- "$1" "$dir/log" || { cat "$dir/log"; return 1; }; }
 wait_for() { # TEXT: until a run in the background says it
     local tries=0
@@ -55,9 +58,10 @@ for signal in TERM HUP; do
 done
 check "goes on" run 0.15 "${small[@]}"
 check "says so" says "^== goes on from the newest checkpoint of $dir/out/run"
-check "to the last step" test -e "$(printf "$dir/out/run/model_%08d.bin" "$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")")"
+last() { printf "%08d" "$(sed -n 's/^result --max-steps //p' "$1/run/main.flags")"; } # step of a run's folder
+check "to the last step" test -e "$dir/out/run/model_$(last "$dir/out").bin"
 recorded() { for line; do grep -qx "result --$line" "$dir/out/run/main.flags" || { echo "not --$line"; return 1; }; done; }
-steps=$(sed -n 's/^result --max-steps //p' "$dir/out/run/main.flags")
+steps=$((10#$(last "$dir/out")))
 check "by Muon's recipe" recorded "optimizer muon" "momentum 0.9" "warmup $((steps / 10))" "final-fraction 0" "weight-decay 0.1"
 check "but for what was typed" recorded "learning-rate 0.002" "batch 4"
 check "a sample" says "^The "
@@ -68,8 +72,17 @@ check "no step is left" says "^\| steps  *\| ([0-9]+) to \1: 0 tokens"
 check "once more" run 0.15
 trains_no_step() { ! grep -q "^step" "$dir/log"; }
 check "trains no step" trains_no_step
-
 same=(--text llmc/base README.md -o "$dir/out")
+
+# A kill while the last checkpoint was written has left its model. What the trainer then ends with is passed on.
+rm "$dir/out/run/DONE_$(last "$dir/out")" "$dir/out/run/state_$(last "$dir/out")"_*.bin
+for code in 1 3; do
+    stand_in trainer "echo 'error: a reason' >&2; exit $code"
+    TRAINER=$bin/trainer check "exit code $code has the trainer's reason alone" refuses "a reason" "${same[@]}"
+done
+check "a model without its DONE" run 0.15
+check "is not the end" test -e "$dir/out/run/DONE_$(last "$dir/out")"
+
 check "another text" refuses "$dir/out is of .*/llmc/base .*README.md as bytes, not of .*/Makefile as bytes: name another folder" --text Makefile -o "$dir/out"
 TOKENIZER='' check "no text" refuses "$dir/out is of .*README.md as bytes, not of FineWeb: name another folder" -o "$dir/out"
 TOKENIZER='' check "other tokens" refuses "README.md as bytes, not of .*README.md: name another folder" "${same[@]}"
