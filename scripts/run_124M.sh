@@ -63,10 +63,12 @@ awk -v n="$minutes" 'BEGIN { exit n > 10080 }' || fail "--minutes $minutes: at m
 [ ! -f "$folder" ] || fail "-o $folder is a file; name a folder"
 [[ $folder = /* ]] || folder=$PWD/$folder
 [[ ${DATA_MIRROR:-/} = /* ]] || DATA_MIRROR=$PWD/$DATA_MIRROR
+[[ ${TRAINER:-/} = /* ]] || TRAINER=$PWD/$TRAINER
 cd "$(dirname "$0")/.."
 [[ ${TOKENIZER:-} =~ ^(bytes)?$ ]] || fail "TOKENIZER=$TOKENIZER: bytes, or nothing for GPT-2's tokens"
 [ -z "${TOKENIZER:-}" ] || [ ${#text[@]} -gt 0 ] || fail "TOKENIZER=bytes: of --text alone, not of FineWeb"
-[ -z "${TRAINER:-}" ] || [ -x "$TRAINER" ] || fail "TRAINER=$TRAINER: no such program; make train_gpt2 makes the CPU's"
+[ -z "${TRAINER:-}" ] || { [ -x "$TRAINER" ] && [ -x generate_gpt2 ]; } ||
+    fail "TRAINER=$TRAINER needs that program and $PWD/generate_gpt2; make train_gpt2 generate_gpt2 makes the CPU's"
 trainer=${TRAINER:-./train_gpt2cu} generator=${TRAINER:+./generate_gpt2}
 generator=${generator:-./generate_gpt2cu}
 if [ -z "${TRAINER:-}" ]; then

@@ -90,7 +90,7 @@ TOKENIZER=byte check "tokens that are none" refuses "TOKENIZER=byte: bytes, or n
 check "bytes of FineWeb" refuses "TOKENIZER=bytes: of --text alone, not of FineWeb" -o "$dir/web"
 check "another time" refuses "--minutes 2: the run in $dir/out has 0.15; name another folder" "${same[@]}" --minutes 2
 check "other flags" refuses "-- -l 1: the run in $dir/out has -e .* -n 3; name another folder" "${same[@]}" -- -l 1
-TRAINER=./nope check "no such trainer" refuses "TRAINER=./nope: no such program" "${same[@]}"
+TRAINER=./nope check "no such trainer" refuses "TRAINER=$PWD/./nope needs that program" "${same[@]}"
 check "a folder that cannot be" refuses "-o /proc/run: cannot make that folder" --text README.md -o /proc/run
 check "what does not train" refuses "--plan: --cost before -- says what the run takes" --text README.md -- --plan
 
@@ -158,7 +158,9 @@ for name in "val_000000", "train_000001":
 print("arguments:", *sys.argv[1:])
 print("mirror:", os.environ["DATA_MIRROR"])
 END
-fineweb() { TOKENIZER="" DATA_MIRROR=raw TRAINER=$(realpath "$TRAINER") "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
+script=$dir/tree/$script check "no generator" refuses "TRAINER=$PWD/$TRAINER needs .*/generate_gpt2; make train_gpt2 generate_gpt2" "${same[@]}"
+ln -s "$PWD/generate_gpt2" "$dir/tree"
+fineweb() { TOKENIZER="" DATA_MIRROR=raw "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
 check "FineWeb" fineweb
 check "so many shards" says "^arguments: --max-shards 3$"
 check "and their steps" says "steps in 4 minutes"
