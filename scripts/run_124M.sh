@@ -7,7 +7,7 @@
 #     scripts/run_124M.sh --cost                              # says what it would take, once there are tokens
 #     scripts/run_124M.sh --minutes 60 -- --fp8 1 -b 32       # flags of the trainer, instead of the script's
 #
-# Everything is kept in the folder -o (default: log_run_124M). The length is the time that --minutes says (default: 15) at the
+# Everything is kept in the folder -o (default: log_run_124M), FineWeb as links. The length is --minutes (default: 15) at the
 # speed that some steps are measured to have. Needs a GPU, or TRAINER=./train_gpt2, which trains on the CPU; FineWeb also needs
 # the Python package pyarrow. DATA_MIRROR as in dev/data; TOKENIZER=bytes takes the bytes of --text for tokens.
 set -euo pipefail
@@ -110,17 +110,22 @@ if [ ${#text[@]} -gt 0 ]; then
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}" || without_tokens
     fi
-    literal=$(printf '%s' "$tokens" | sed 's/[][*?\\]/\\&/g') # of a name that the trainer would take for a pattern
-    data=(-i "${literal}_train*.bin" -j "${literal}_val*.bin")
     [ ! -e "$folder/gpt2_tokenizer.bin" ] || table=(--tokenizer "$folder/gpt2_tokenizer.bin")
-    data+=(${table[@]+"${table[@]}"})
 else
-    tokens=dev/data/fineweb10B
-    shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # enough for 780 K tokens/s
-    echo "== FineWeb: $shards shards of 100 M tokens to train on, and one to validate"
-    python3 dev/data/fineweb.py --max-shards $((shards + 1)) || without_tokens
-    data=(-i "$tokens/*train*.bin" -j "$tokens/*val*.bin")
+    tokens=$folder/fineweb
+    if ! has "$run"/model_*.bin; then
+        shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # enough for 780 K tokens/s
+        echo "== FineWeb: $shards shards of 100 M tokens to train on, and one to validate"
+        python3 dev/data/fineweb.py --max-shards $((shards + 1)) || without_tokens
+        # links to the run's own shards: other calls fetch more of them. Symbolic ones only on another file system.
+        links=("$PWD"/dev/data/fineweb10B/fineweb_train_*.bin)
+        links=("${links[@]:0:shards}" "$PWD"/dev/data/fineweb10B/fineweb_val_*.bin)
+        rm -f "${tokens}"_*.bin
+        ln -L "${links[@]}" "$folder" 2>/dev/null || ln -sf "${links[@]}" "$folder"
+    fi
 fi
+literal=$(printf '%s' "$tokens" | sed 's/[][*?\\]/\\&/g') # of a name that the trainer would take for a pattern
+data=(-i "${literal}_train*.bin" -j "${literal}_val*.bin" ${table[@]+"${table[@]}"})
 
 # ----------------------------------------------------------------------------
 # What it takes
@@ -142,6 +147,7 @@ if has "$run"/model_*.bin; then
     [ $# = 0 ] || [ "$*" = "$had" ] || fail "-- $*: the run in $folder has ${had:-no flags}; name another folder"
     echo "== goes on from the newest checkpoint of $run"
     settings=(-o "$run" -y 1)
+    [[ $had =~ (^| )(-[ij]|--(train-data|val-data|tokenizer))[\ =] ]] || settings+=("${data[@]}") # the folder may have been moved
     steps=$(sed -n 's/^result --max-steps //p' "$run/main.flags" 2>/dev/null || :)
     [ -n "$steps" ] || fail "$run/main.flags does not say how many steps the run has; name another folder"
     ms=$(measured || echo "?")

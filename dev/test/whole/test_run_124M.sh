@@ -143,30 +143,37 @@ if [ -n "${DATA_MIRROR:-}" ]; then
     check "and exports" test -s "$dir/bpe/hugging_face/tokenizer.json" -o -s "$dir/bpe/hugging_face/vocab.json"
 fi
 
-# FineWeb, of a fineweb.py that makes shards of bytes, which say that they are GPT-2's tokens. Their table is at the root, where
-# the trainer looks for it, or would be.
+# FineWeb, of a fineweb.py that makes shards of bytes
 mkdir -p "$dir/tree/scripts" "$dir/tree/dev/data"
 cp $script "$dir/tree/scripts"
 cp README.md "$dir/tree"
 cat >"$dir/tree/dev/data/fineweb.py" <<END
 import os, struct, sys
-os.makedirs("dev/data/fineweb10B")
+os.makedirs("dev/data/fineweb10B", exist_ok=True)
 text = open("README.md", "rb").read()
-for name in "val_000000", "train_000001":
-    with open(f"dev/data/fineweb10B/fineweb_{name}.bin", "wb") as f:
-        f.write(struct.pack("<256i", 20240520, 1, len(text), 50257, *[0] * 252) + struct.pack(f"<{len(text)}H", *text))
+for i in range(int(sys.argv[2])):
+    with open(f"dev/data/fineweb10B/fineweb_{'train' if i else 'val'}_{i:06}.bin", "wb") as f:
+        f.write(struct.pack("<256i", 20240520, 1, len(text), 256, *[0] * 252) + struct.pack(f"<{len(text)}H", *text))
 print("arguments:", *sys.argv[1:])
 print("mirror:", os.environ["DATA_MIRROR"])
 END
+fineweb() { TOKENIZER="" DATA_MIRROR=raw "$dir/tree/$script" "$@" >"$dir/log" 2>&1; } # ARGUMENT...
 script=$dir/tree/$script check "no generator" refuses "TRAINER=$PWD/$TRAINER needs .*/generate_gpt2; make train_gpt2 generate_gpt2" "${same[@]}"
 ln -s "$PWD/generate_gpt2" "$dir/tree"
-fineweb() { TOKENIZER="" DATA_MIRROR=raw "$dir/tree/$script" --cost --minutes 4 -o "$dir/web" "${small[@]}" >"$dir/log" 2>&1; }
-check "FineWeb" fineweb
+stand_in ln "[ \$1 = -sf ] && $(command -v ln) \"\$@\"" # another file system
+PATH=$bin:$PATH check "FineWeb" fineweb --cost --minutes 4 -o "$dir/web [1]" "${small[@]}"
 check "so many shards" says "^arguments: --max-shards 3$"
 check "and their steps" says "steps in 4 minutes"
 check "of the user's mirror" says "^mirror: $PWD/raw$"
-other_table() { grep "^| tokenizer " "$dir/web/speed.log"; }
+other_table() { grep "^| tokenizer " "$dir/web [1]/speed.log"; }
 check "with the table at the root" eval "! other_table"
+# A run has shards of its own, and goes on wherever its folder is, whatever becomes of FineWeb's
+check "its run" fineweb --minutes 0.01 -o "$dir/web [1]" "${small[@]}"
+check "of one shard" test "$(echo "$dir/web [1]"/fineweb_train_*)" = "$dir/web [1]/fineweb_train_000001.bin"
+rm -r "$dir/tree/dev/data/fineweb10B" "$dir/web [1]/run/"*_"$(last "$dir/web [1]")"*
+mv "$dir/web [1]" "$dir/moved"
+check "goes on without FineWeb's folder" fineweb -o "$dir/moved"
+check "to the last step" test -e "$dir/moved/run/DONE_$(last "$dir/moved")"
 
 check "no such text" refuses "--text nowhere: no such file or folder" --text nowhere
 check "no time" refuses "--minutes 0: how long to train" --minutes 0
