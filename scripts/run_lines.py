@@ -143,6 +143,7 @@ class LineReader:
             series.values.append(value)
 
     def event(self, step, kind, text):
+        self.run.failed |= kind == "error"
         if len(self.run.events) < MOST_EVENTS:
             self.run.events.append((step, kind, text))
 
@@ -241,7 +242,7 @@ class LineReader:
         run = self.run
         if resumed or self.last >= 0:
             self.rewind(step, f"resumed at step {step}" if resumed else "began anew")
-        run.ended = False
+        run.ended = run.failed = False
         run.run_id, run.joins = fields.get("run") or run.run_id, True
         steps = fields.get("steps")
         run.total_steps = to_int(steps) if type(steps) is int else run.total_steps
@@ -302,7 +303,7 @@ class LineReader:
     def feed_row(self, name, value):
         if (name, value) == ("flag", "value"):  # the table that a run begins with
             self.in_flags, self.rules = True, 1
-            self.run.ended = False
+            self.run.ended = self.run.failed = False
             self.next_step = 0 if self.last < 0 else None
             return True
         self.in_flags = self.in_flags and self.rules < 3

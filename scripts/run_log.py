@@ -48,6 +48,7 @@ class Run:
         self.run_id = None
         self.total_steps = None
         self.ended = False  # it has printed what a run prints last
+        self.failed = False  # with an error, and it was not resumed since
         self.sources = []  # names of the files
         self.files = []  # their paths
         self.joins = False  # it is a stdout or of --log-json, and belongs to the folder that has the same run
@@ -279,6 +280,7 @@ def merge(run, other):
     run.run_id = run.run_id or other.run_id
     run.total_steps = run.total_steps or other.total_steps
     run.ended |= other.ended
+    run.failed |= other.failed and not (other.flags and other.changed < run.changed)  # an older stdout: resumed since
     run.changed = max(run.changed, other.changed)
     run.sources += other.sources
     run.files += other.files

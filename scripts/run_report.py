@@ -116,7 +116,7 @@ def condition(run):
     """(class of the badge, its text)"""
     last, total = run.last_step(), run.total_steps
     where = f"step {last:,}" + (f" of {total:,}" if total else "")
-    if any(kind == "error" for _, kind, _ in run.events):
+    if run.failed:
         return "bad", f"failed at {where}"
     if total and last >= total:
         return "good", f"finished, {last:,} steps"

@@ -144,6 +144,27 @@ def test_the_condition_of_a_run(folder):
     assert said(stdout(0, 60) + "host memory: 9 MiB planned, 8 MiB used\n") == ("warn", "stopped at step 60 of 100")
 
 
+def test_a_failed_run_that_was_resumed_has_not_failed(folder):
+    begin, step = '{"step": %d, "event": "%s", "run": "77", "steps": 100}\n', '{"step": 59, "loss": 5.0}\n'
+    end = '{"step": 60, "event": "end", "exit_code": 1}\n'
+    logs = {
+        "out.txt": (stdout(0, 60) + "error: no\n", stdout(40, 60, resume=1, source="run/model_00000040.bin")),
+        "log.jsonl": (begin % (0, "start") + step + end, begin % (40, "resume") + step),
+    }
+    write(f"{folder}/run/main.log", main_log(0, 60))
+    for name, (failed, resumed) in logs.items():
+        for text, condition in ((failed, "failed at"), (failed + resumed, "running,"), (2 * failed, "failed at")):
+            path = write(f"{folder}/{name}", text)
+            run = run_report.run_log.read_runs([path])[0]
+            assert run_report.condition(run)[1] == f"{condition} step 60 of 100", run_report.condition(run)
+            assert "error" in [kind for _, kind, _ in run.events], "the page's alert"
+            os.utime(path, (time.time() - 60, time.time() - 60))  # before main.log: the stdout of an earlier job
+            run = run_report.run_log.read_runs([f"{folder}/run", path])[0]
+            assert run.failed == (name == "log.jsonl" and condition == "failed at"), (name, condition)
+            os.utime(path)
+            assert run_report.run_log.read_runs([f"{folder}/run", path])[0].failed == (condition == "failed at")
+
+
 def test_losses_of_different_vocabularies_are_not_compared(folder):
     runs = {"a": (256, 3), "b": (256, 2), "c": (50257, 1), "d": (50257, 4), "e": (None, 0), "g": (None, 5)}
     for name, (size, more) in runs.items():
