@@ -295,17 +295,18 @@ def write(args, following):
             print(path)
 
 
-def stamp(paths):
-    """What changes when an input does."""
-    files = []
+def stamp(paths, written=()):
+    """What changes when an input does, but for what is written here."""
+    files, written = [], [os.path.realpath(path) for path in written if path]
     for path in paths:
         with contextlib.suppress(OSError):
-            files += [e.path for e in os.scandir(path)] if os.path.isdir(path) else [path]
+            files += [e.path for e in os.scandir(path) if e.is_file()] if os.path.isdir(path) else [path]
     stats = []
     for file in files:
         with contextlib.suppress(OSError):
             s = os.stat(file)
-            stats.append((file, s.st_size, s.st_mtime_ns))
+            if os.path.realpath(file) not in written:
+                stats.append((file, s.st_size, s.st_mtime_ns))
     return sorted(stats)
 
 
@@ -315,7 +316,7 @@ def follow(args):
     before, wait = None, args.every
     try:
         while True:
-            now = stamp(args.runs)
+            now = stamp(args.runs, (args.html, args.output))
             if now != before:
                 start = time.monotonic()
                 try:

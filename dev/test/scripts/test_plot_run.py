@@ -12,12 +12,13 @@ import subprocess
 import sys
 import time
 import warnings
+from unittest import mock
 
 import run_logs
 import unit
 from run_logs import loss, main_log, plot, state_file, stdout, step_line, table, write
 
-run_curves, run_lines, run_log = (run_logs.module(name) for name in ("run_curves", "run_lines", "run_log"))
+plot_run, run_curves, run_lines, run_log = map(run_logs.module, ("plot_run", "run_curves", "run_lines", "run_log"))
 
 
 def read(*paths):
@@ -308,6 +309,17 @@ def test_following_waits_where_a_log_is_replaced(folder):
     assert process.wait(60) == 0
     process.stdout.close()
     assert "step 77" in unit.read(page)
+
+
+def test_following_does_not_follow_what_it_writes(folder):
+    write(f"{folder}/main.log", main_log(last=10))
+    os.symlink(folder, f"{folder}/link")
+    outputs = ["--html", f"{folder}/page.html", "--output", f"{folder}/link/curves.svg"]
+    waits = mock.patch.object(time, "sleep", side_effect=[None, None, KeyboardInterrupt])
+    pictures = mock.patch.object(plot_run, "draw", lambda runs, args: write(args.output, ""))
+    with waits, pictures, mock.patch.object(plot_run, "write", wraps=plot_run.write) as writes:
+        plot(folder, *outputs, "--follow")
+    assert writes.call_count == 2, "at the beginning, and at the end"
 
 
 def test_settings_of_state_files_and_their_differences(folder):
