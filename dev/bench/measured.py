@@ -98,8 +98,8 @@ def write_csv(path, columns, rows):
 def write_rows(path, columns, key, rows, refuses=None, order=None):
     """Adds rows to a CSV file; those there that are equal to a new one in the columns of `key` go. A file with other
     columns, or one of whose rows refuses(rows) says why they do not go with the new ones, stays as it is: the new rows
-    are in <path>.new, and the program ends with one line. order(row): what all are sorted by. Several processes may add
-    rows to one file."""
+    join those in <path>.new, and the program ends with one line. order(row): what all are sorted by. Several processes
+    may add rows to one file."""
     folder = os.path.dirname(path) or "."
     make_directory(folder)
     lock = os.open(folder, os.O_RDONLY)  # the folder itself: no file of a lock is left
@@ -107,16 +107,15 @@ def write_rows(path, columns, key, rows, refuses=None, order=None):
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         old = read_rows(path) if os.path.exists(path) else []
-        if any(not set(row) <= set(columns) or None in (row.get(column) for column in key) for row in old):
-            write_csv(f"{path}.new", columns, rows)
-            fail(f"{path} has other columns than what is measured here, whose rows are in {path}.new")
-        why = refuses and refuses(old)
-        if why:
-            write_csv(f"{path}.new", columns, rows)
-            fail(f"{path} {why}; the new rows are in {path}.new")
-        new = {tuple(str(row[column]) for column in key) for row in rows}
-        old = [row for row in old if tuple(row[column] for column in key) not in new]
-        write_csv(path, columns, sorted(old + rows, key=order) if order else old + rows)
+        other = any(not set(row) <= set(columns) or None in (row.get(column) for column in key) for row in old)
+        why = "has other columns than what is measured here" if other else refuses and refuses(old)
+        if not why:
+            new = {tuple(str(row.get(column, "")) for column in key) for row in rows}
+            old = [row for row in old if tuple(row[column] for column in key) not in new]
+            write_csv(path, columns, sorted(old + rows, key=order) if order else old + rows)
     finally:
         os.close(lock)
+    if why:
+        write_rows(f"{path}.new", columns, columns, rows)
+        fail(f"{path} {why}; the new rows are in {path}.new")
     print(f"{path}: {len(rows)} rows")

@@ -147,6 +147,10 @@ def test_rows_that_do_not_fit_a_file_replace_nothing(folder):
             assert f.read() == there
         with open(f"{path}.new", newline="", encoding="utf-8") as f:
             assert [r["B"] for r in csv.DictReader(f)] == ["4"]
+    for row["B"], row["percent"] in ((4, "y"), (5, "x")):  # the first is the same measurement, with another result
+        refused(f"{path} has other columns", write)
+    with open(f"{path}.new", newline="", encoding="utf-8") as f:
+        assert [(r["B"], r["percent"]) for r in csv.DictReader(f)] == [("4", "x"), ("4", "y"), ("5", "x")]
     with open(path, "wb") as f:
         f.write(b"\xff\xfe")
     refused(f"cannot read {path}", write)
