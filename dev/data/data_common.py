@@ -21,6 +21,7 @@ import difflib
 import errno
 import functools
 import hashlib
+import http.client
 import multiprocessing
 import os
 import re
@@ -831,7 +832,7 @@ def download(url, path, size=None, sha256=None, attempts=3):
                 )
         except urllib.error.HTTPError as error:
             fail(f"cannot download {url}: HTTP status {error.code}")
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = str(getattr(error, "reason", error))
         if attempt < attempts:
             print(f"attempt {attempt} failed ({reason}); trying again", file=sys.stderr)

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import lzma
 import os
+import re
 import sys
 import tarfile
 import tempfile
@@ -50,12 +51,15 @@ def fetch(package, folder, mirror):
     """The path of a package: in `folder`, in the mirror, or downloaded to `folder`."""
     name = os.path.basename(package.path)
     apt_names = {name, name.replace("_", "_1%3a", 1)}  # apt-get download writes the epoch, the pool does not
-    for pool in POOLS:
-        url = f"{os.environ.get('DEBIAN_POOL', pool)}/{urllib.parse.quote(package.path)}"
+    own = os.environ.get("DEBIAN_POOL")
+    if own and not re.fullmatch(r"(https?|ftp|file)://\S+", own):
+        fail(f"DEBIAN_POOL={own}: an address, such as {POOLS[0]} or, of a folder, file:///mnt/debian")
+    for pool in [own] if own else POOLS:
+        url = f"{pool}/{urllib.parse.quote(package.path)}"
         try:
             return obtain(url, os.path.join(folder, name), mirror, apt_names, package.size, package.sha256)
         except SystemExit as error:
-            if pool == POOLS[-1] or "DEBIAN_POOL" in os.environ:
+            if pool in (own, POOLS[-1]):
                 raise
             print(f"{error.code}; trying {POOLS[-1]}", file=sys.stderr)
     return None

@@ -12,10 +12,10 @@ command continues at the first missing shard; the shards are those of an uninter
 """
 
 import contextlib
+import http.client
 import json
 import os
 import threading
-import urllib.error
 import urllib.request
 from array import array
 from concurrent.futures import Future
@@ -39,7 +39,7 @@ from data_common import (
     write_atomically,
 )
 
-HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")  # the variable that Hugging Face's own tools read
+HUB = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"  # the variable that Hugging Face's own tools read
 DATASETS = {"classic": ("fineweb", ""), "edu": ("fineweb-edu", "edu_")}  # name on the hub, prefix of our files
 DOCUMENTS_PER_TASK = 64
 TOKEN_BYTES = 2
@@ -57,8 +57,8 @@ class HubFiles:
                 entries = json.load(response)
             parquet = [entry for entry in entries if entry["path"].endswith(".parquet")]
             self.files = sorted((f"{base}/{e['path']}", e["size"], e.get("lfs", {}).get("oid")) for e in parquet)
-        except (OSError, ValueError, KeyError, TypeError, urllib.error.URLError) as error:
-            fail(f"cannot list {listing}: {error}; --mirror DIR takes the files from a local folder")
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
+            fail(f"cannot list {listing}: {error}; HF_ENDPOINT names another server, --mirror DIR a local folder")
         if not self.files:
             fail(f"{listing} names no parquet files")
         self.fetched = {}

@@ -138,7 +138,8 @@ def test_a_package_gives_the_files_of_its_folder(folder):
         for settings in (
             {"mirror": os.path.join(folder, "mirror")},
             {"env": {"DEBIAN_POOL": address}},
-            {"pools": [f"{address}/replaced", address]},
+            {"env": {"DEBIAN_POOL": f"file://{folder}/served"}},
+            {"env": {"DEBIAN_POOL": ""}, "pools": [f"{address}/replaced", address]},
         ):
             shutil.rmtree(output)
             corpus_of(data, output, **settings)
@@ -158,6 +159,13 @@ def test_an_unsound_package_ends_in_one_line(folder):
         call = lambda data=data: corpus_of(data, os.path.join(folder, "out"), mirror=os.path.join(folder, "mirror"))  # noqa: E731
         expect_failure(call, "6.1+1_all.deb is not a sound Debian package")
         assert not [name for name in os.listdir(os.path.join(folder, "out")) if name.startswith("linux")]
+
+
+def test_a_pool_that_is_no_address_is_named(folder):
+    require_gpt2()
+    for pool in (folder, "deb.debian.org/debian", "localhost:8000/debian", "http://deb debian.org", "http://"):
+        call = lambda pool=pool: corpus_of(b"x", os.path.join(folder, "out"), env={"DEBIAN_POOL": pool})  # noqa: E731
+        expect_failure(call, f"DEBIAN_POOL={pool}: an address, such as http://127.0.0.1:9 or, of a folder, file:///mnt")
 
 
 def test_bad_input_ends_in_one_line(folder):

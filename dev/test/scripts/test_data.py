@@ -126,7 +126,7 @@ def require_both_encoders():
 def serve(folder):
     """Serves a folder by HTTP on this machine; gives the address."""
 
-    stop = threading.Event()
+    stop, broken = threading.Event(), threading.Event()
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -138,6 +138,12 @@ def serve(folder):
                 self.send_header("Content-Length", "1000")
                 self.end_headers()
                 return io.BytesIO(b"short")
+            if self.path == "/broken" and not broken.is_set():  # the first time, ends inside a chunk
+                broken.set()
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                return io.BytesIO(b"10\r\nshort")
             if self.path.endswith("/stalled.parquet"):  # sends the beginning, and then nothing
                 self.send_response(200)
                 self.send_header("Content-Length", "5000000")
@@ -985,7 +991,8 @@ def test_mirror_is_searched_by_name_and_checksum(folder):
 
 def test_downloads_are_whole_or_nothing(folder):
     content = os.urandom(3_000_000)
-    write(os.path.join(folder, "served", "raw.bin"), content)
+    for name in ("raw.bin", "broken"):
+        write(os.path.join(folder, "served", name), content)
     target = os.path.join(folder, "out", "raw.bin")
     digest = hashlib.sha256(content).hexdigest()
     with serve(os.path.join(folder, "served")) as address:
@@ -1000,7 +1007,13 @@ def test_downloads_are_whole_or_nothing(folder):
         expect_failure(lambda: once(f"{address}/truncated", target), "5 bytes instead of 1,000")
         expect_failure(lambda: once(f"{address}/raw.bin", target, size=7), "3,000,000 bytes instead of 7")
         expect_failure(lambda: once(f"{address}/raw.bin", target, sha256="0" * 64), "SHA-256 differs")
+        for url in ("/mnt/raw.bin", "http://127 0 0 1/raw.bin", "http://[/raw.bin"):
+            expect_failure(lambda url=url: once(url, target), f"cannot download {url}: ", "--mirror")
         assert os.listdir(os.path.dirname(target)) == []
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            fetch("broken", size=len(content), sha256=digest)
+        assert said.getvalue().startswith("attempt 1 failed (IncompleteRead("), said.getvalue()
+        os.remove(target)
         assert fetch("raw.bin", size=len(content), sha256=digest) == target and read(target) == content
         write(target, "damaged")
         os.mkdir(os.path.join(folder, "mirror"))
@@ -1024,6 +1037,13 @@ def test_tinyshakespeare_splits(folder):
     run("tinyshakespeare.py", "--output", out, "--mirror", MIRROR)
     train, val = (tokens_of(os.path.join(out, f"tiny_shakespeare_{split}.bin")) for split in ("train", "val"))
     assert (len(train), len(val)) == (305260, 32768) and val[:4] == [50256, 5962, 22307, 25]
+
+
+def test_a_hub_that_is_no_address_is_named(folder):
+    require_gpt2()
+    for hub in ("huggingface.co", "http://127 0 0 1", "http://127.0.0.1:9"):
+        _, error = run("fineweb.py", "--output", folder, env={"HF_ENDPOINT": hub}, code=1)
+        assert f"cannot list {hub}/api/" in error and "; HF_ENDPOINT names another server, --mirror" in error, error
 
 
 def test_fineweb_survives_interruptions(folder):
