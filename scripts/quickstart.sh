@@ -26,7 +26,7 @@ dir=build/quickstart
 if ! { mkdir -p $dir && touch $dir/install.log train_gpt2.tmp && rm train_gpt2.tmp; } 2>/dev/null; then
     fail "cannot write in $PWD: copy the project to a folder that you may write in"
 fi
-exec 9<$dir # what this script starts inherits the lock; without locks on this file system it goes on
+exec 9<$dir/install.log # what this script starts inherits the lock; without locks on this file system it goes on
 flock -n 9 2>/dev/null || [ $? != 1 ] || fail "another quickstart.sh runs in $PWD: wait for it, or copy the project"
 rm -f $dir/failed
 

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import difflib
 import errno
+import fcntl
 import functools
 import hashlib
 import http.client
@@ -301,9 +302,23 @@ def sync_directory(path):
             os.close(directory)
 
 
-def make_directory(path):
+def make_directory(path, alone=False):
+    """Makes a folder. alone: waits for other processes that have it so, and has it until this one ends."""
     with errors_name(path):
         os.makedirs(path or ".", exist_ok=True)
+    if alone:
+        lock_folder(os.path.realpath(path or "."))
+
+
+@functools.cache  # a process that has the folder need not wait for itself
+def lock_folder(path):
+    with contextlib.suppress(OSError):  # a file system without locks, or a folder that cannot be read
+        folder = os.open(path, os.O_RDONLY)  # the folder itself: no file of a lock is left
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"note: another call writes to {path}; this one goes on when that has ended", file=sys.stderr)
+            fcntl.flock(folder, fcntl.LOCK_EX)
 
 
 def write_atomically(path, *parts):

@@ -153,7 +153,7 @@ def make_corpus(doc, name, wanted, files, is_wanted, documents_of, val_tokens):
     if args.sources is not None and not os.path.isdir(args.sources):
         fail(f"--sources: there is no folder {args.sources}")
     folder = args.output or os.path.join(HERE, name)
-    make_directory(folder)
+    make_directory(folder, alone=True)
     prepare_gpt2(args.mirror, args.output)
     if args.sources is not None:
         archives = [files_of_folder(args.sources, is_wanted)]

@@ -236,13 +236,14 @@ def main():
     dataset, prefix = DATASETS[args.type]
     sample = f"sample/{args.version}T"
     folder = args.output or os.path.join(HERE, f"{prefix}fineweb{args.version}")
-    make_directory(folder)
     stem = os.path.join(folder, f"{prefix}fineweb")
     settings = {"dataset": dataset, "sample": sample, "shard_tokens": args.shard_tokens}
-    place = read_progress(stem, settings)
-    if place["complete"] or (args.max_shards and place["shards"] >= args.max_shards):
-        print(f"{folder} is complete: {place['shards']} shards")
-        return
+    for alone in (False, True):  # what is there already does not wait for a call that makes more
+        make_directory(folder, alone)
+        place = read_progress(stem, settings)
+        if place["complete"] or (args.max_shards and place["shards"] >= args.max_shards):
+            print(f"{folder} is complete: {place['shards']} shards")
+            return
     prepare_gpt2(args.mirror, args.output)
     source = MirrorFiles(dataset, sample, args.mirror) if args.mirror else ()
     if not source:

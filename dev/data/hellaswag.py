@@ -53,7 +53,7 @@ def main():
     add_mirror_option(parser)
     args = parser.parse_args()
     folder = args.output or os.path.join(HERE, "hellaswag")
-    make_directory(folder)
+    make_directory(folder, alone=True)
     path = obtain(URL, os.path.join(folder, "hellaswag_val.jsonl"), args.mirror, size=SIZE, sha256=SHA256)
     questions = read_questions(path, prepare_gpt2(args.mirror, args.output))
     write_evaluation_file(os.path.join(folder, "hellaswag_val.bin"), questions)

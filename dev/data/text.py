@@ -180,7 +180,7 @@ def main():
 
     paths = list_files(args.inputs)
     keep_inputs(paths, args.output)
-    make_directory(os.path.dirname(args.output))
+    make_directory(os.path.dirname(args.output), alone=True)
     total = sum(os.path.getsize(path) for path in paths)
     as_bytes = args.tokenizer == "bytes"
     if as_bytes and args.allow_special:

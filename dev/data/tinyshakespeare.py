@@ -49,7 +49,7 @@ def main():
     args = parser.parse_args()
 
     folder = args.output or os.path.join(HERE, "tinyshakespeare")
-    make_directory(folder)
+    make_directory(folder, alone=True)
     path = obtain(
         URL,
         os.path.join(folder, "tiny_shakespeare.txt"),

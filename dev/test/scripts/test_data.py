@@ -9,6 +9,7 @@ mirror may hold it), tests of the raw files where the mirror holds them; the oth
 
 import contextlib
 import errno
+import fcntl
 import functools
 import glob
 import hashlib
@@ -921,6 +922,44 @@ def test_a_signal_ends_a_stalled_download(folder):
             process.kill()
     assert (process.returncode, error) == (1, "error: interrupted by SIGTERM\n"), error
     assert not os.listdir(raw)
+
+
+def test_a_process_has_its_folder_alone(folder):
+    for _ in range(2):  # without waiting for itself
+        data_common.make_directory(folder, alone=True)
+    other = os.open(folder, os.O_RDONLY)
+    unit.refused("", fcntl.flock, other, fcntl.LOCK_SH | fcntl.LOCK_NB, error=BlockingIOError)
+    os.close(other)
+
+
+def test_a_second_call_waits_for_the_first(folder):
+    out = os.path.join(folder, "out")
+    common, sources = ["--output", out], write(os.path.join(folder, "in", "a.c"), SPEECHES)
+    place = {"dataset": "fineweb", "sample": "sample/10BT", "shard_tokens": 10**8, "shards": 2, "file": 0, "row": 0}
+    os.mkdir(out)
+    first = os.open(out, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    text = start("text.py", sources, "--output", f"{out}/x", "--tokenizer", "bytes")
+    fineweb = start("fineweb.py", *common, "--max-shards", 2, HF_ENDPOINT="http://127.0.0.1:9")
+    others = [start("linux_source.py", *common, "--sources", os.path.dirname(sources))]
+    others += [start(script, *common) for script in ("hellaswag.py", "tinyshakespeare.py")]
+    try:
+        for process in (text, fineweb, *others):
+            said = f"note: another call writes to {os.path.realpath(out)}; this one goes on when that has ended\n"
+            assert process.stderr.readline() == said, process.args
+        assert not os.listdir(out)
+        for process in others:
+            process.terminate()
+            assert process.communicate(timeout=60)[1] == "error: interrupted by SIGTERM\n"
+        write(os.path.join(out, "progress.json"), json.dumps({**place, "skip": 0, "complete": False}))
+        run("fineweb.py", *common, "--max-shards", 1)  # which is there
+        os.close(first)
+        assert [process.wait(60) for process in (text, fineweb)] == [0, 0]
+    finally:
+        for process in (text, fineweb, *others):
+            process.kill()
+            process.communicate()
+    assert {"progress.json", "x_train.bin", "x_val.bin"} == set(os.listdir(out)), os.listdir(out)
 
 
 def test_bad_input_ends_in_one_line(folder):

@@ -51,14 +51,14 @@ STAND_INS = {
             'echo "total average iteration time: 2 ms"; echo "run $RUN"' >train_gpt2
         printf '%s\n' '#!/bin/sh' 'echo "To be, of $2, prompted $4"' >generate_gpt2
         chmod +x train_gpt2 generate_gpt2""",
-    # the text cannot be downloaded; this project's own sources are there
+    # the text cannot be downloaded; this project's own sources are there, and text.py locks its folder
     "python3": r"""
         case $1 in
         *tinyshakespeare.py)
             echo "downloading it, or mirror $DATA_MIRROR"; echo "attempt 1 failed (URLError); trying again" >&2
             echo "error: cannot download https://there: no route to host; --mirror DIR (or DATA_MIRROR) takes it" >&2
             exit 1;;
-        *text.py) touch build/quickstart/sources_train.bin;;
+        *text.py) flock -n build/quickstart touch build/quickstart/sources_train.bin;;
         esac""",
 }
 
