@@ -228,7 +228,7 @@ static void decode_numbers(Encoder* e, Input* in) {
     if (ferror(in->file)) { fatal("cannot read %s: %s", in->name, strerror(errno)); }
     if (found != EOF) {
         fatal("%s: expected a number after %" PRIu64
-              " tokens; decode reads token files, and numbers between white space",
+              " tokens; decode reads token files that are named, and numbers between white space",
               in->name, index);
     }
 }
@@ -327,6 +327,9 @@ int main(int argc, char** argv) {
     load_tokenizer(&e.tokenizer, options.tokenizer);
     if (options.allow_special && e.tokenizer.special.count == 0) {
         fatal("--allow-special: where tokens are bytes, <|endoftext|> is none");
+    }
+    if (is_decode && options.endoftext && e.tokenizer.special.count == 0) {
+        fatal("--endoftext: where tokens are bytes, a newline is it, of which texts have their own; leave it out");
     }
     if (is_encode) {
         encode(&e, files, num_files);

@@ -123,7 +123,7 @@ static inline Status run_folder_scan(RunFolderScan* scan, const char* path) {
     struct dirent* entry;
     status_clear();
     memset(scan, 0, sizeof(*scan));
-    if (strlen(path) > 960) { return status_fail("-o: the path is longer than 960 bytes: %s", path); }
+    if (strlen(path) > 680) { return status_fail("-o: the path is longer than 680 bytes: %s", path); }
     strcpy(scan->path, path);
     DIR* dir = opendir(path);
     if (dir == NULL && errno == ENOENT) { return STATUS_OK; }
@@ -408,7 +408,7 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     status_clear();
     memset(folder, 0, sizeof(*folder));
     folder->lock = -1;
-    if (strlen(path) > 960) { return status_fail("-o: the path is longer than 960 bytes: %s", path); }
+    if (strlen(path) > 680) { return status_fail("-o: the path is longer than 680 bytes: %s", path); }
     strcpy(folder->path, path);
     if (stat(path, &st) != 0 && errno == ENOENT) { return STATUS_OK; }
     snprintf(file, sizeof(file), "%s/main.lock", path);

@@ -40,6 +40,9 @@ static inline void generate_check_modes_(const Options* o) {
     if (o->interactive && o->json) { fatal("--json and --interactive: leave one of them out"); }
     if (o->interactive && o->num_samples > 1) { fatal("--num-samples and --interactive: leave one of them out"); }
     if (o->stride > 0 && o->perplexity == NULL) { fatal("--stride %d: it is for --perplexity", o->stride); }
+    if (strcmp(o->export_dtype, "auto") != 0 && o->export_to == NULL) {
+        fatal("--export-dtype %s: it is for --export", o->export_dtype);
+    }
 }
 
 static inline void generate_check_options(const Options* o) {

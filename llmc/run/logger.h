@@ -129,7 +129,8 @@ static inline int logger_append_(const Logger* logger, const char* text, size_t 
     size_t head = st.st_size == 0 ? (size_t)logger_format_run_(first, sizeof(first), logger->run) : 0;
     int ok = write(fd, first, head) == (ssize_t)head && write(fd, text, bytes) == (ssize_t)bytes;
     int error = ok ? 0 : errno ? errno : ENOSPC; // a write that was cut short says why when it is tried again
-    if (!ok && ftruncate(fd, st.st_size) != 0) { /* no regular file: there is nothing to take back */
+    if (!ok && (ftruncate(fd, st.st_size) != 0 || lseek(fd, st.st_size, SEEK_SET) < 0)) {
+        /* no regular file: there is nothing to take back */
     }
     if (logger->fd == 0 && close(fd) != 0 && ok) { error = errno; }
     return error;
@@ -270,9 +271,12 @@ static inline void step_log_mend_(const char* flag, const char* path, const char
     ssize_t length;
     FILE* file = fopen(path, "r+");
     if (file == NULL && errno == ENOENT) { return; }
+    if (file != NULL && fstat(fileno(file), &st) == 0 && S_ISFIFO(st.st_mode)) {
+        fatal("%s%s: it is a named pipe, whose reader a run would wait for; %s", flag, path, way);
+    }
     if (file == NULL || fstat(fileno(file), &st) != 0) { fatal("%scannot open %s: %s", flag, path, strerror(errno)); }
     while (S_ISREG(st.st_mode) && is_log && (length = getline(&line, &capacity, file)) > 0) {
-        is_log = line[0] == '{';
+        is_log = strncmp(line, "{\"time\":", length < 8 ? (size_t)length : 8) == 0;
         if (line[length - 1] == '\n') { whole += length; }
     }
     free(line);

@@ -269,9 +269,9 @@ static inline void run_plan_print_memories(const RunPlan* p) {
 // The largest number of checkpoints on the disk: those kept by -nk and -nm, and the one being written
 static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int num_steps) {
     if (!run_plan_saves_(o)) { return 0; }
-    size_t every = (size_t)o->checkpoint_every, steps = (size_t)(num_steps - first_step);
-    size_t written = steps / every + (steps % every != 0);
-    size_t major = o->checkpoint_major > 0 ? steps / (size_t)o->checkpoint_major : 0;
+    int every = o->checkpoint_every, apart = o->checkpoint_major;
+    size_t written = (size_t)(num_steps / every - first_step / every + (num_steps % every != 0));
+    size_t major = apart > 0 ? (size_t)(num_steps / apart - first_step / apart) : 0;
     size_t kept = (size_t)o->checkpoints_keep + 1 + major;
     return o->checkpoints_keep > 0 && kept < written ? kept : written;
 }

@@ -131,7 +131,7 @@ static void folders_that_are_none(void) {
     char long_name[2000];
     memset(long_name, 'x', sizeof(long_name) - 1);
     long_name[sizeof(long_name) - 1] = '\0';
-    CHECK(run_folder_scan(&scan, long_name) != STATUS_OK && strstr(status_message(), "longer than 960"));
+    CHECK(run_folder_scan(&scan, long_name) != STATUS_OK && strstr(status_message(), "longer than 680"));
     unit_clean();
 }
 

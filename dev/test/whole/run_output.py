@@ -197,6 +197,13 @@ def test_a_log_of_the_folder_that_is_no_log(folder):
     unit.write(f"{run}/main.jsonl", '{"a":"' + "x" * (1 << 20) + '"}')  # a file of JSON in one line
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
     assert "not a log of JSON lines" in done.stderr and os.path.getsize(f"{run}/main.jsonl") > 1 << 20, done.stderr
+    unit.write(f"{folder}/config.json", '{"layers":12}')  # without a newline: as an incomplete line of a log
+    done = train(folder, "-x", 1, "--log-json", f"{folder}/config.json", code=1)
+    assert "not a log of JSON lines" in done.stderr, done.stderr
+    assert unit.read(f"{folder}/config.json") == '{"layers":12}'
+    os.mkfifo(f"{folder}/pipe")
+    done = train(folder, "-x", 1, "--log-json", f"{folder}/pipe", code=1)
+    assert f"--log-json: {folder}/pipe: it is a named pipe, whose reader" in done.stderr, done.stderr
     os.remove(f"{run}/main.jsonl")
     os.mkfifo(f"{run}/main.jsonl")
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)

@@ -409,6 +409,7 @@ bad "the file has 1 token; at least two" --perplexity "$dir/one.txt"
 bad "model_00000030.bin" --perplexity "$model"
 bad "--stride 65: windows have 64 tokens" --perplexity "$dir/text.md" --stride 65
 bad "--stride 5: it is for --perplexity" --stride 5
+bad "--export-dtype bf16: it is for --export" --export-dtype bf16
 bad "--hellaswag $dir/no.bin: No such file or directory; python3 dev/data/hellaswag.py writes it" --hellaswag "$dir/no.bin"
 bad "--json and --interactive" --json --interactive
 bad "$dir/exported" --export "$dir/exported"

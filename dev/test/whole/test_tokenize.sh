@@ -73,6 +73,8 @@ check "and the token there" test "$(numbers_of "$dir/ids.bin" | tr ' ' '\n' | so
 check "of which nothing is said" test ! -s "$dir/err"
 check "where tokens are bytes, there is none" refused "--allow-special: where tokens are bytes, <|endoftext|> is none" \
     "$program" encode --tokenizer bytes --allow-special <<<x
+check "nor one to be left out" refused "--endoftext: where tokens are bytes, a newline is it" \
+    "$program" decode --tokenizer bytes --endoftext <<<97
 check "a byte order mark is dropped" is "257 10" tok encode 2>"$dir/err" <<<$'\xef\xbb\xbfthe'
 check "with a note" is "note: standard input: its byte order mark is dropped" cat "$dir/err"
 check "at the beginning alone" test "$(tok encode <<<$'the\xef\xbb\xbf' | wc -w)" = 5
