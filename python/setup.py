@@ -20,7 +20,7 @@ VERSION = CHECKOUT / "llmc" / "base" / "cli.h"
 
 def build_library(folder):
     """Writes libattention.so from a copy of the sources, so that what make has built in the checkout stays as it is."""
-    name = os.environ.get("NVCC") or "nvcc"
+    name, *rest = os.environ.get("NVCC", "").split() or ["nvcc"]
     nvcc = shutil.which(name, path=f"{os.environ['PATH']}:/usr/local/cuda/bin")
     if nvcc is None:
         sys.exit(f"error: no {name} found: install the CUDA Toolkit, 12.6 or newer, or name its compiler with NVCC=")
@@ -30,7 +30,7 @@ def build_library(folder):
             there.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (CHECKOUT / source).is_dir() else shutil.copy)(CHECKOUT / source, there)
         # No GPU_ARCH is sm_80, sm_90a and PTX for newer ones; no WERROR, for nvcc may be newer than the sources.
-        command = ["make", "-s", "-j2", "libattention.so", f"NVCC={nvcc}", "GPU_ARCH=", "WERROR="]
+        command = ["make", "-s", "-j2", "libattention.so", f"NVCC={' '.join([nvcc, *rest])}", "GPU_ARCH=", "WERROR="]
         try:
             failed = subprocess.run(command, cwd=copy, check=False).returncode
         except OSError as error:

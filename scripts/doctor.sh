@@ -37,22 +37,23 @@ tool() {
     fi
 }
 
-cc=${CC:-cc}
+read -ra cc <<<"${CC:-cc}" # with its arguments
 nvcc=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}
 gpu=$(nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
 gpu_result=-
 [ -z "$gpu" ] || gpu_result="NOT OK"
 
 line
-tool "NOT OK" "C compiler" "install gcc or clang: apt-get install build-essential" "$cc" --version
-echo 'int main(void){return 0;}' | "$cc" -std=c11 -fopenmp -x c -o /dev/null - 2>/dev/null ||
-    row - OpenMP "$cc has none: the CPU programs use one core" "apt-get install libgomp1, or libomp-dev for clang"
+tool "NOT OK" "C compiler" "install gcc or clang: apt-get install build-essential" "${cc[@]}" --version
+echo 'int main(void){return 0;}' | "${cc[@]}" -std=c11 -fopenmp -x c -o /dev/null - 2>/dev/null ||
+    row - OpenMP "${cc[*]} has none: the CPU programs use one core" "apt-get install libgomp1, or libomp-dev for clang"
 tool "NOT OK" make "apt-get install make" make --version
 tool "NOT OK" bash "apt-get install bash" bash --version
 tool "NOT OK" python3 "apt-get install python3: the scripts of dev/data need 3.9 or newer" python3 --version
 
 # CUDA: the toolkit 12.6 or newer, which matters only where there is a GPU
-release=$([ -z "$nvcc" ] || "$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')
+# shellcheck disable=SC2086 # it may have arguments, too
+release=$([ -z "$nvcc" ] || $nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p')
 if [ -z "$release" ]; then
     row "$gpu_result" "CUDA Toolkit" "no nvcc" "install the CUDA Toolkit, 12.6 or newer, or name its compiler with NVCC="
 elif [ "$(printf '%s\n' 12.6 "$release" | sort -V | head -n 1)" != 12.6 ]; then

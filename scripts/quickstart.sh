@@ -35,10 +35,12 @@ rm -f $dir/failed
 
 # A C compiler without the headers of libc, or a python3 without its library, does not serve.
 compiles() { printf '#include <math.h>\n#include <stdio.h>\n#include <pthread.h>\nint main(void) { return 0; }\n' |
-    "${CC:-cc}" -x c -o $dir/compiles - -lm -lpthread >/dev/null 2>&1; }
+    "$@" -x c -o $dir/compiles - -lm -lpthread >/dev/null 2>&1; }
 find_missing() { # as Debian's packages
     missing=
-    if ! command -v "${CC:-cc}" >/dev/null; then missing="gcc libc6-dev"; elif ! compiles; then missing=libc6-dev; fi
+    # shellcheck disable=SC2086 # a command and its arguments, as in the Makefile
+    set -- ${CC:-cc}
+    if ! command -v "$1" >/dev/null; then missing="gcc libc6-dev"; elif ! compiles "$@"; then missing=libc6-dev; fi
     command -v make >/dev/null || missing="$missing make"
     command -v bash >/dev/null || missing="$missing bash"
     python3 -c 'import argparse, hashlib, json, multiprocessing, ssl, urllib.request' >/dev/null 2>&1 || missing="$missing python3"

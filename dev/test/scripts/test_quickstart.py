@@ -235,6 +235,11 @@ def test_a_compiler_without_headers_is_named(folder):
     assert "missing: libc6-dev." in quickstart(folder, code=1, programs={"cc": "exit 1"})
 
 
+def test_a_compiler_with_an_argument_is_there(folder):
+    programs = {"ccache": 'exec "$@"', "cc": '[ "$1" = -m64 ]'}
+    assert "val loss 1.9" in quickstart(folder, programs=programs, CC="ccache cc -m64")
+
+
 def test_root_installs_what_is_missing(folder):
     write_program(folder, "make", STAND_INS["make"])
     programs = {"id": "echo 0", "apt-get": 'case "$*" in *install*) cp make bin;; esac'}

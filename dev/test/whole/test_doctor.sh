@@ -96,6 +96,14 @@ check "the trainer is ok" is ok trainer
 without_compiler() { CC=/nowhere/cc script "$@"; }
 check "scripts/doctor.sh fails without a compiler" without_compiler 1 "${data[@]}"
 check "the compiler is named" is "NOT OK" "C compiler" /nowhere/cc
+printf '#!/bin/sh\nexec "$@"\n' >"$dir/ccache"
+printf '#!/bin/sh\necho "release 13.0, V13.0.88"\n' >"$dir/nvcc"
+chmod +x "$dir/ccache" "$dir/nvcc"
+with_arguments() { CC="$dir/ccache $dir/nvcc" NVCC="$dir/ccache $dir/nvcc" script "$@"; }
+check "compilers may have arguments" with_arguments 0 "${data[@]}" -o "$dir"
+check "the C compiler is ok" is ok "C compiler"
+check "so is its OpenMP" no_row OpenMP
+check "nvcc is ok" is ok "CUDA Toolkit" 13.0
 mkdir -p "$dir/tree/scripts"
 cp scripts/doctor.sh "$dir/tree/scripts"
 printf 'train_gpt2:\n\t@echo "an error of the compiler" >&2; exit 1\n' >"$dir/tree/Makefile"
