@@ -21,6 +21,8 @@
 # PRECISION=BF16|FP32                              of the GPU programs
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
 # GPU_ARCH=90                                      compute capability to build for, not this machine's; empty: 8.0 and 9.0
+# MARCH=native                                     -march of the CPU programs: those for other machines may need x86-64-v3
+# CFLAGS= LDLIBS= NVCCFLAGS= CUDA_LDLIBS=          further flags; with those of a compiler, its warnings pass
 # USE_OPENMP=0                                     for the CPU programs: one core
 # WERROR=                                          lets the warnings of a newer compiler pass
 # PREFIX=/usr/local DESTDIR=                       of make install
@@ -36,18 +38,23 @@ endif
 # The CPU side
 
 CC ?= cc
-WERROR ?= -Werror
+MARCH ?= native
+# Those of the command line are added. With them there may be other warnings: -O1 has larger frames.
+typed_flags = $(if $(filter command,$(origin $(1))),$($(1)))
+typed_cflags := $(call typed_flags,CFLAGS)
+typed_nvccflags := $(call typed_flags,NVCCFLAGS)
+WERROR ?= $(if $(typed_cflags)$(typed_nvccflags),,-Werror)
 # Multiply-adds may be fused; but no -ffast-math: NaN must stay NaN, and sums are added in the order written.
-CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=native -ffp-contract=fast -fno-math-errno -fno-trapping-math \
+override CFLAGS := -std=c11 -D_GNU_SOURCE -O3 -march=$(MARCH) -ffp-contract=fast -fno-math-errno -fno-trapping-math \
     -Wall -Wextra $(WERROR) -I. -MMD -MP
-LDLIBS := -lm -lpthread -ldl
+override LDLIBS := -lm -lpthread -ldl $(call typed_flags,LDLIBS)
 # Files from elsewhere are read: position-independent code, read-only relocations, guarded stacks, checked libc calls.
 # Stacks may be small: no frame is larger than 16 KiB, and none jumps over the guard page.
 small_frames := -fstack-clash-protection -Wframe-larger-than=16384
 harden := -fPIE $(small_frames) -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2
 harden_link := -pie -Wl,-z,relro,-z,now
-CFLAGS += $(harden)
-LDLIBS += $(harden_link)
+override CFLAGS += $(harden)
+override LDLIBS += $(harden_link)
 
 # OpenMP, where the compiler has it
 openmp := -fopenmp-simd # loops may still be vectorised
@@ -58,7 +65,7 @@ else
 $(info no OpenMP in $(CC): the CPU programs will use one core)
 endif
 endif
-CFLAGS += $(openmp)
+override CFLAGS += $(openmp) $(typed_cflags)
 
 # ----------------------------------------------------------------------------
 # The GPU side
@@ -89,8 +96,8 @@ warn_on_spills := $(if $(filter 9 10 11 12,$(cuda_release)),,-Xptxas --warn-on-s
 comma := ,
 empty :=
 space := $(empty) $(empty)
-NVCCFLAGS = -std=c++17 -I. $(or $(host_only),$(arch_flags)) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
-    $(warn_on_spills) $(if $(WERROR),-Werror all-warnings)
+override NVCCFLAGS = -std=c++17 -I. $(or $(host_only),$(arch_flags)) -t 2 -Xcompiler -Wall,-Wextra,$(subst $(space),$(comma),$(harden)) \
+    $(warn_on_spills) $(if $(WERROR),-Werror all-warnings) $(typed_nvccflags)
 variant_files = $(wildcard dev/cuda/$(1)_*.cu dev/cuda/*/$(1)_*.cu)
 variants_of = $(notdir $(basename $(call variant_files,$(1))))
 variant_names = $(patsubst attention_$(1)_%,%,$(call variants_of,attention_$(1)))
@@ -112,7 +119,7 @@ forward_fp32 := $(call ruled,attention,attention_forward,1)
 backward_16bit := $(call ruled,attention,attention_backward,0)
 backward_fp32 := $(call ruled,attention,attention_backward,1)
 matmul_ruled := $(call ruled,matmul,matmul,.*)
-CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now
+override CUDA_LDLIBS := -lcublasLt -lcublas -Xcompiler -pie -Xlinker -z,relro,-z,now $(call typed_flags,CUDA_LDLIBS)
 
 training_variants := $(call variants_of,attention_forward) $(call variants_of,attention_backward)
 decode_variants := $(call variants_of,attention_decode)

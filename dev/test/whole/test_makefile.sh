@@ -122,6 +122,13 @@ check "and is not named to nvcc" eval "! grep -q 120 '$calls'"
 check "which make says" grep -q "does not know compute capability 120" "$dir/out"
 unset FAKE_CODES
 
+flags_of_c() { run_make CFLAGS=-O1 tokenize_gpt2 && run_make -n -B tokenize_gpt2 LDLIBS=-lmine MARCH=x86-64 && grep -q -e '-march=x86-64 .* -lm .*-lmine' "$dir/out"; }
+check "CFLAGS and LDLIBS are further flags, MARCH another one" flags_of_c
+check "the same CFLAGS compile nothing again" eval 'run_make CFLAGS=-O1 tokenize_gpt2 && [ tokenize_gpt2 -ot "$dir/err" ]'
+check "others do" eval 'run_make CFLAGS=-Og tokenize_gpt2 && [ tokenize_gpt2 -nt "$dir/err" ]'
+flags_of_cuda() { run_make -B test_gpt2cu NVCCFLAGS=-lineinfo CUDA_LDLIBS=-lmine && grep -q -e '-std=.* -lineinfo .*-lcublas .*-lmine' "$calls"; }
+check "so are those for nvcc" flags_of_cuda
+
 target="$dir/the root"
 installed() { (cd "$target" && find . ! -type d | sort | tr '\n' ' '); }
 check "make install" run_make install DESTDIR="$target" PREFIX=/opt/attention
