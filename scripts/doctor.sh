@@ -72,14 +72,16 @@ fi
 # The trainer, which does the rest
 trainer=$root/train_gpt2
 if [ -n "$gpu" ] && [ -n "$release" ]; then trainer=$root/train_gpt2cu; fi
+fix="make $(basename "$trainer"); its errors: build/doctor.log"
 if [ "$trainer" = "$root/train_gpt2" ] && [ ! -x "$trainer" ]; then
-    mkdir -p "$root/build" && make -s -C "$root" train_gpt2 >"$root/build/doctor.log" 2>&1
+    { mkdir -p "$root/build" && make -s -C "$root" train_gpt2 >"$root/build/doctor.log" 2>&1; } 2>/dev/null
+    [ -w "$root" ] && [ -w "$root/build/doctor.log" ] || fix="cannot write in $root: copy the project to a folder that you may write in"
 fi
 if [ -x "$trainer" ]; then
     row ok trainer "$trainer"
     "$trainer" --doctor "$@" || faults=$((faults + 1))
 else
-    row "NOT OK" trainer "$trainer is not built" "make $(basename "$trainer"); its errors: build/doctor.log"
+    row "NOT OK" trainer "$trainer is not built" "$fix"
     line
 fi
 [ $faults -eq 0 ] && echo "doctor: nothing essential is missing" || echo "doctor: something is not ok; see '->' above"

@@ -111,6 +111,12 @@ unbuilt() { ! NVCC=/nowhere/nvcc "$dir/tree/scripts/doctor.sh" >"$dir/table" 2>&
 check "scripts/doctor.sh fails where the trainer does not compile" unbuilt
 check "the trainer is named" is "NOT OK" trainer "is not built"
 check "the compiler's errors are kept" grep -q "an error of the compiler" "$dir/tree/build/doctor.log"
+rm -r "$dir/tree/build"
+touch "$dir/tree/build" # a file where the folder should be: root may write everywhere else
+check "scripts/doctor.sh fails in a folder that cannot be written to" unbuilt
+check "it is named" grep -q -- "-> cannot write in $dir/tree: copy the project" "$dir/table"
+table_alone() { ! grep -v -e "^[+|]" -e ^doctor: "$dir/table"; }
+check "in a table alone" table_alone
 check "scripts/doctor.sh fails where the trainer finds a fault" script 1 -i "$dir/damaged.bin" -o "$dir"
 
 finish
