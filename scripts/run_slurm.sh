@@ -27,6 +27,6 @@ if [ ! -x "$trainer" ]; then
     echo "error: $trainer is not there: make train_gpt2cu" >&2
     exit 1
 fi
-exec srun --kill-on-bad-exit=1 "$trainer" -o log124M -y 1 -n 1000 -nk 2 \
+exec srun --kill-on-bad-exit=1 --cpus-per-task="${SLURM_CPUS_PER_TASK:-4}" "$trainer" -o log124M -y 1 -n 1000 -nk 2 \
     -i 'dev/data/fineweb10B/fineweb_train_*.bin' -j 'dev/data/fineweb10B/fineweb_val_*.bin' -e d12 \
     -b 32 -t 1024 -d 524288 -l 6e-4 -u 700 -q 0 -c 0.1 -v 250 -s 0 "$@"

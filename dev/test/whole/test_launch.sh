@@ -123,12 +123,12 @@ check "Slurm's script without Slurm" usage env -u SLURM_SUBMIT_DIR scripts/run_s
 mkdir "$dir/bin"
 cat >"$dir/bin/srun" <<'END'
 #!/usr/bin/env bash
-[ "$1" = --kill-on-bad-exit=1 ] || exit 9
-shift
+[ "$1 $2" = "--kill-on-bad-exit=1 --cpus-per-task=6" ] || exit 9 # which Slurm 22.05 and newer do not inherit
+shift 2
 SLURM_PROCID=11 SLURM_STEP_NUM_TASKS=16 SLURM_LOCALID=3 SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE='8(x2)' \
     SLURM_JOB_ID=11 SLURM_STEP_ID=0 SLURM_STEP_NODELIST='gpu[07-08]' exec "$@"
 END
 chmod +x "$dir/bin/srun"
-check "Slurm's script" says "1 process from rank 11 of 16, at gpu07 port 28000" env PATH="$dir/bin:$PATH" SLURM_SUBMIT_DIR="$PWD" \
+check "Slurm's script" says "1 process from rank 11 of 16, at gpu07 port 28000" env PATH="$dir/bin:$PATH" SLURM_SUBMIT_DIR="$PWD" SLURM_CPUS_PER_TASK=6 \
     scripts/run_slurm.sh --rendezvous-port 28000
 finish
