@@ -11,6 +11,9 @@ cd "$(dirname "$0")/.."
 
 prefix=${PREFIX:-/usr/local} root=${DESTDIR:-}
 libdir=${libdir:-$prefix/lib} includedir=${includedir:-$prefix/include}
+for folder in "PREFIX=$prefix" "libdir=$libdir" "includedir=$includedir"; do
+    [[ ${folder#*=} = /* ]] || fail "$folder: must begin with /, as the pkg-config file names it"
+done
 library=$root$libdir/libattention.so header=$root$includedir/libattention.h package=$root$libdir/pkgconfig/libattention.pc
 if [ "${1:-}" = --remove ]; then
     must rm -f "$library" "$header" "$package"
@@ -29,7 +32,7 @@ includedir=${includedir/#$prefix/\${prefix\}}
 Name: libattention
 Description: causal self-attention for NVIDIA GPUs, forward and backward, in bf16
 Version: $version
-Libs: -L\${libdir} -lattention
-Cflags: -I\${includedir}
+Libs: -L"\${libdir}" -lattention
+Cflags: -I"\${includedir}"
 END
 echo "installed $library, $header, $package"

@@ -149,6 +149,16 @@ check "another argument" fails "--foo: " env DESTDIR="$target" scripts/install.s
 check "installs nothing" is "$(installed)" ""
 check "a folder that cannot be made is named" fails /proc/x env PREFIX=/proc/x scripts/install.sh
 
+check "a PREFIX that is no path from / is refused" fails "PREFIX=rel" env PREFIX=rel DESTDIR="$target/" scripts/install.sh
+check "as is such a libdir" fails "libdir=lib" env libdir=lib DESTDIR="$target/" scripts/install.sh
+check "both install nothing" is "$(installed)" ""
+if command -v pkg-config >/dev/null; then
+    run_make install PREFIX="$target/my own"
+    export PKG_CONFIG_PATH="$target/my own/lib/pkgconfig"
+    check "pkg-config gives PREFIX with its space" is "$(eval "printf '<%s>' $(pkg-config --cflags --libs libattention)")" \
+        "<-I$target/my own/include><-L$target/my own/lib><-lattention>"
+fi
+
 check "make compile_commands.json" run_make compile_commands.json
 all_programs() { # JSON, with an entry for each program
     "$python" -c 'import json, glob; names = {entry["file"] for entry in json.load(open("compile_commands.json"))}
