@@ -7,6 +7,7 @@ case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 
 fail() { echo "error: make profile $1" >&2; exit 1; }
+[ $# = 0 ] || { echo "error: $1: profile.sh takes no arguments but --help" >&2; exit 1; }
 nvidia-smi -L 2>/dev/null | grep -q '^GPU' || fail "runs the GPU trainer, and there is no GPU here"
 nsys=$(command -v nsys || true) ncu=$(command -v ncu || true)
 [ -n "$nsys$ncu" ] || fail "needs nsys (Nsight Systems) or ncu (Nsight Compute) in PATH; the CUDA Toolkit has both"

@@ -158,6 +158,7 @@ if command -v pkg-config >/dev/null; then
     check "pkg-config gives PREFIX with its space" is "$(eval "printf '<%s>' $(pkg-config --cflags --libs libattention)")" \
         "<-I$target/my own/include><-L$target/my own/lib><-lattention>"
 fi
+check "profile.sh refuses an argument" fails "--foo: " scripts/profile.sh --foo
 
 check "make compile_commands.json" run_make compile_commands.json
 all_programs() { # JSON, with an entry for each program
