@@ -279,8 +279,8 @@ static inline Status checkpoint_write_files_(CheckpointSource* from, const RunSt
     TRY(checkpoint_write_state(state, from, run, contents, paths->state));
     *in_place = 1;
     remove(paths->done); // an older checkpoint of this step is no longer whole once the first of its files is replaced
+    TRY(checked_commit(state)); // first: a kill leaves no model by itself, which run_folder_clean would keep
     TRY(checked_commit(model));
-    TRY(checked_commit(state));
     TRY(atomic_open(&done, paths->done));
     return atomic_commit(&done);
 }

@@ -327,14 +327,13 @@ static inline Status run_folder_keep(RunFolder* folder, int keep, int major, int
     return status;
 }
 
-// Why a file is a leftover of a killed run, for a run that resumes from `step` (-1: starts); NULL if it is not. A lone model
-// file of an earlier step may have been kept on purpose.
-static inline const char* folder_leftover_(const RunFolderScan* scan, const FolderFile* f, int step) {
+// Why a file is a leftover of a killed run; NULL if it is not. A save puts the state in place first and a removal takes it
+// last, so a model without one was kept on purpose.
+static inline const char* folder_leftover_(const RunFolderScan* scan, const FolderFile* f) {
     if (f->kind == FOLDER_TEMPORARY) { return "its writing did not end"; }
     if (f->kind == FOLDER_LOG || folder_complete_(scan, f->step) || folder_is_apart_(scan, f->step)) { return NULL; }
     if (f->kind == FOLDER_DONE) { return "its checkpoint is not there"; }
-    int abandoned = f->step > step || folder_has_(scan, FOLDER_STATE, f->step);
-    return abandoned ? "its checkpoint was not completed" : NULL;
+    return folder_has_(scan, FOLDER_STATE, f->step) ? "its checkpoint was not completed" : NULL;
 }
 
 // Writes the DONE of a checkpoint that was found whole without it; one that is there stays as it is.
@@ -352,7 +351,7 @@ static inline Status run_folder_clean(const RunFolderScan* scan, int step) {
     for (size_t i = 0; i < scan->num_files; i++) {
         const FolderFile* f = &scan->files[i];
         if (f->kind == FOLDER_DONE && f->step == step) { TRY(folder_write_done_(scan, f)); }
-        const char* why = folder_leftover_(scan, &scan->files[i], step);
+        const char* why = folder_leftover_(scan, &scan->files[i]);
         if (why == NULL) { continue; }
         TRY(folder_remove_(scan->path, scan->files[i].name));
         printf("note: removed %s/%s: %s\n", scan->path, scan->files[i].name, why);

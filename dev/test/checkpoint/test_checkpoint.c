@@ -574,12 +574,13 @@ static int print_speeds(void) {
 }
 
 // DONE says that both files are on the disk: an older one of this step goes before the first of them is replaced, and it is the
-// last to come.
+// last to come. The state is the first: a model by itself is no kill's.
 static void done_comes_when_all_is_on_the_disk(void) {
-    static const char after[] = "remove DONE_00000012, fsync model_00000012.bin.tmp, close model_00000012.bin.tmp, "
-                                "rename model_00000012.bin.tmp to model_00000012.bin, fsync its folder, "
+    static const char after[] = "remove DONE_00000012, "
                                 "fsync state_00000012_00000.bin.tmp, close state_00000012_00000.bin.tmp, "
                                 "rename state_00000012_00000.bin.tmp to state_00000012_00000.bin, fsync its folder, "
+                                "fsync model_00000012.bin.tmp, close model_00000012.bin.tmp, "
+                                "rename model_00000012.bin.tmp to model_00000012.bin, fsync its folder, "
                                 "fsync DONE_00000012.tmp, close DONE_00000012.tmp, "
                                 "rename DONE_00000012.tmp to DONE_00000012, fsync its folder";
     for (int again = 0; again < 2; again++) {

@@ -247,22 +247,22 @@ static void what_a_killed_run_left_goes(void) {
     RunFolderScan scan;
     put_checkpoint(20), put_checkpoint(40), put_checkpoint(60);
     put("main.log"), put("notes.txt"), put("my.tmp");
-    put("state_00000080_00000.bin.tmp"), put("model_00000080.bin"); // killed while it wrote 80
+    put("model_00000080.bin.tmp"), put("state_00000080_00000.bin"); // killed while it wrote 80
     put("DONE_00000050");                                           // stray
     put("state_00000010_00000.bin");                                // killed while it deleted 10
-    put("model_00000030.bin");                                      // kept by somebody, for its weights
+    put("model_00000030.bin"), put("model_00000070.bin");           // kept by somebody, for their weights
     check(run_folder_scan(&scan, folder()));
     check(run_folder_clean(&scan, 40)); // 60 was passed over
     run_folder_scan_free(&scan);
     CHECK(checkpoints_are("60 40 20"));
-    CHECK(count() == 3 * 3 + 1 + 1 && there("notes.txt") && there("my.tmp") && there("main.log"));
-    CHECK(there("model_00000030.bin"));
+    CHECK(count() == 3 * 3 + 1 + 2 && there("notes.txt") && there("my.tmp") && there("main.log"));
+    CHECK(there("model_00000030.bin") && there("model_00000070.bin"));
     check(run_folder_scan(&scan, folder()));
     check(run_folder_clear(&scan)); // --overwrite
     run_folder_scan_free(&scan);
     CHECK(count() == 0 && there("notes.txt") && there("my.tmp"));
     unit_clean();
-    put("model_00000020.bin"), put("main.log"); // killed while it wrote its first
+    put("state_00000020_00000.bin"), put("main.log"); // killed while it wrote its first
     check(run_folder_scan(&scan, folder()));
     check(run_folder_clean(&scan, -1));
     run_folder_scan_free(&scan);

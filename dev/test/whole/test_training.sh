@@ -432,7 +432,7 @@ with open(sys.argv[1], "r+b") as f: # one bit of a moment
     f.write(bytes([byte ^ 16]))
 END
 touch "$dir/damaged/"{DONE_00000030,model_00000060.bin.tmp,my.tmp} # what a kill leaves, and somebody's own
-head -c 2000 "$dir/whole/model_00000020.bin" >"$dir/damaged/model_00000050.bin"
+head -c 2000 "$dir/whole/state_00000020_00000.bin" >"$dir/damaged/state_00000050_00000.bin"
 check "a run resumes from the newest whole checkpoint" run damaged "${again[@]}"
 cp "$dir/damaged.log" "$dir/stdout"
 check "the damaged one is said" says "note: skipped checkpoint 40: $dir/damaged/state_00000040_00000.bin: "
@@ -467,6 +467,12 @@ check "it is the same run" same whole begun main.log
 copy begun
 check "another run's log is refused" fails_with "holds a run (main.log): its settings or data are others" "${again[@]}" \
     --seed 43 -o "$dir/begun"
+copy models 00000020 00000040
+rm "$dir"/models/{state,DONE}_*
+cp "$dir/models/model_00000040.bin" "$dir/models/model_00000050.bin"
+check "a run of which somebody kept the models begins anew" run models "${again[@]}"
+check "they are not removed" without_removal "$dir/models.log"
+check "nor is one of a later step" test -e "$dir/models/model_00000050.bin"
 copy begun 00000040
 : >"$dir/begun/model_00000040.bin"
 check "a folder without a whole checkpoint is refused" fails_with "no checkpoint is complete: $dir/begun/model_00000040.bin" \
