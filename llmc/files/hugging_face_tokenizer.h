@@ -34,7 +34,7 @@ static inline Status export_open(AtomicFile* file, const char* folder, const cha
 
 static inline void hugging_face_remove_tokenizer(const char* folder) {
     char path[1024];
-    for (int i = 0; i < NUM_VOCAB_FILES; i++) {
+    for (int i = NUM_VOCAB_FILES - 1; i >= 0; i--) { // those by which vocab_in_folder knows it are the last
         if (export_file_path(path, folder, vocab_files[i]) == STATUS_OK) { remove(path); }
     }
 }

@@ -323,12 +323,16 @@ NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source, int vocab_
     snprintf(t->tokenizer_path, sizeof(t->tokenizer_path), "%s", path);
 }
 
-// Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of a run that --overwrite replaces.
+// Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of the run whose folder it takes. Beside
+// a model of Hugging Face they are that model's.
 NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
     const char *from = t->tokenizer_path, *to = t->options.output_dir;
     int has_one = folder_exists(from);
     if (t->resumed || to == NULL || comm_rank(t->comm) != 0 || same_file(from, to)) { return; }
-    if (t->options.overwrite) { hugging_face_remove_tokenizer(to); }
+    if (t->start.scan.num_files > 0 && vocab_in_folder(to) && !hugging_face_is_folder(to)) {
+        hugging_face_remove_tokenizer(to);
+        printf("note: removed the tokenizer of the run before from %s\n", to);
+    }
     if (has_one) { check(hugging_face_copy_tokenizer(to, from)); }
 }
 

@@ -26,7 +26,7 @@ folder, or at any file of weights; the others receive what they need, and end wh
 typedef struct {
     Comm* comm;
     RunFolder folder;     // rank 0; the others have none
-    RunFolderScan scan;   // rank 0
+    RunFolderScan scan;   // rank 0; of before this run
     int step;             // of the checkpoint to resume from; -1: a new run
     RunIdentity identity; // of this run
     RunIdentity before;   // of the run that wrote the checkpoint; all 0 if the checkpoint has none
@@ -383,7 +383,6 @@ static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
         check(run_folder_keep(&s->folder, o->checkpoints_keep, o->checkpoint_major, s->step));
     }
     check(run_flags_write(&s->flags, o->output_dir));
-    run_folder_scan_free(&s->scan);
 }
 
 // Creates the folder, or clears it: of another run's files with --overwrite, else of a killed run's leftovers. Changes nothing

@@ -328,9 +328,19 @@ printf '{}' >"$dir/tuned/tokenizer.json"
 : >"$dir/none.bin" # which is not read: the run writes no samples
 small -e "$dir/tuned/model_00000001.bin" --tokenizer "$dir/none.bin" -x 1 -n 1 -o "$dir/tuned" --overwrite
 check "of a run that is begun anew with another, it is removed" test ! -e "$dir/tuned/tokenizer.json"
+check "that is said" grep -q "^note: removed the tokenizer of the run before from $dir/tuned$" "$dir/train.log"
+mkdir "$dir/short" "$dir/beside"
+head -n 1 "$dir/own_run/main.log" | tee "$dir/short/main.log" >"$dir/beside/main.log" # runs that ended before their first step
+printf '{}' | tee "$dir/short/vocab.json" "$dir/short/tokenizer.json" >"$dir/beside/tokenizer.json"
+small -e "$dir/own_export" -x 1 -n 1 -o "$dir/short"
+check "nor has a run the tokenizer of one that ended before its first step" prompt_tokens "$dir/short"
+check "nor any file of it" test ! -e "$dir/short/vocab.json"
+cp "$dir/own_export/"{model.safetensors,config.json} "$dir/beside"
+small -e gpt2:l1c64h1t16 -x 1 -n 1 -o "$dir/beside" --overwrite
+check "a run beside a model of Hugging Face leaves that model's" grep -q '^{}$' "$dir/beside/tokenizer.json"
 mkdir "$dir/kept"
 printf mine >"$dir/kept/tokenizer.json"
-small -e "$dir/own_export" -x 1 -n 1 -o "$dir/kept"
+small -e "$dir/own_export" -x 1 -n 1 -o "$dir/kept" --overwrite
 check "nothing is written over" grep -q '^mine$' "$dir/kept/tokenizer.json"
 sed 's/"BPE"/"Unigram"/' "$dir/own/tokenizer.json" >"$dir/own_export/tokenizer.json"
 check "weights alone need no tokenizer that is read" test "$(of "$dir/own_export" --export "$dir/own_export.bin" 2>&1)" = ""
