@@ -77,6 +77,18 @@ static inline void run_start_check_folder_(const char* folder) {
     }
 }
 
+// Refuses weights that --overwrite would remove before the first save.
+static inline void run_start_check_source_(const RunFolderScan* scan, const char* model) {
+    WeightsSource source;
+    char path[1024 + 64];
+    if (!weights_is_file(model) || weights_find(&source, model) != STATUS_OK) { return; } // which is refused later
+    for (size_t i = 0; i < scan->num_files; i++) {
+        snprintf(path, sizeof(path), "%s/%s", scan->path, scan->files[i].name);
+        if (!same_file(source.path, path)) { continue; }
+        fatal("-e %s: --overwrite removes %s; name another -o, or -y 1", model, path);
+    }
+}
+
 // Rank 0: locks and scans the output directory, if there is one, and finds the checkpoint that -y 1 resumes from.
 NOINLINE void run_start_find_(RunStart* s, const Options* o) {
     if (o->plan) { // writes nothing, so it needs no lock: a run may be active there
@@ -97,6 +109,7 @@ NOINLINE void run_start_find_(RunStart* s, const Options* o) {
                "-j, -n, -v, -s, ...) have their defaults\n",
                o->output_dir);
     }
+    if (o->overwrite) { run_start_check_source_(&s->scan, o->model); }
     if (s->step >= 0 || o->overwrite) { return; }
     if (s->folder.num_damaged > 0) {
         fatal("-o %s: no checkpoint is complete: %s; --overwrite without -y 1 begins anew, or name another folder",

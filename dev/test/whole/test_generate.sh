@@ -326,7 +326,8 @@ small -e "$dir/own_export" -x 1 -n 1 -o "$dir/tuned"
 check "a run that goes on from it keeps it" prompt_tokens "$dir/tuned"
 printf '{}' >"$dir/tuned/tokenizer.json"
 : >"$dir/none.bin" # which is not read: the run writes no samples
-small -e "$dir/tuned/model_00000001.bin" --tokenizer "$dir/none.bin" -x 1 -n 1 -o "$dir/tuned" --overwrite
+cp "$dir/tuned/model_00000001.bin" "$dir/tuned/mine.bin"
+small -e "$dir/tuned/mine.bin" --tokenizer "$dir/none.bin" -x 1 -n 1 -o "$dir/tuned" --overwrite
 check "of a run that is begun anew with another, it is removed" test ! -e "$dir/tuned/tokenizer.json"
 check "that is said" grep -q "^note: removed the tokenizer of the run before from $dir/tuned$" "$dir/train.log"
 mkdir "$dir/short" "$dir/beside"

@@ -390,6 +390,8 @@ check "nothing of it has gone" same whole used state_00000040_00000.bin
 touch "$dir/used/notes.txt"
 check "a mistake is found before --overwrite removes anything" fails_with "nothing.bin" "${common[@]}" -e nothing.bin \
     --overwrite -o "$dir/used"
+check "so are weights that it would remove" fails_with "--overwrite removes $dir/./used/model_00000040.bin; name another -o, or -y 1" \
+    "${common[@]}" -e "$dir/used" --overwrite -o "$dir/./used"
 check "the run is still there" same whole used state_00000040_00000.bin
 check "--overwrite takes it" run used -e $model -s 0 -n 0 --overwrite -x 1
 check "the old run's files have gone, others have not" test "$(cd "$dir/used" && echo *)" = \
