@@ -298,14 +298,15 @@ check "which is logged" test "$(grep -o "^s:[0-9]* tel" "$dir/validation/main.lo
 check "--vocab-size is a new model's" "$trainer" "${common[@]}" -e $model --vocab-size 300 -n 0 -s 0 -m 0 -x 0 -o "$dir/vocabulary" >"$dir/stdout"
 check "which is printed" grep -qE "^\| vocabulary V \(Vp\) +\| 300 \(384\) +\|" "$dir/stdout"
 
-# three questions, of which the model answers the last two: in batches of one, and of two
-write_hellaswag 'examples = [question(0, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"]),
-            question(1, 1, b"static inline ", [b"\x01\x02\x03", b"void ", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]),
-            question(2, 2, b"static inline ", [b"\x01\x02\x03", b"\x7f\x7f\x7f", b"void ", b"\xff\xfe\xfd"])]'
+# six questions, of which the model answers the last five: in batches of one, and of two, whose second labels differ
+write_hellaswag 'endings = [b"\x01\x02\x03", b"\x7f\x7f\x7f", b"\xff\xfe\xfd"]
+examples = [question(0, 0, b"return ", [b"\x01", b"\x02", b"\x03", b"0;"])]
+for label in (1, 2, 0, 1, 3):
+    examples.append(question(len(examples), label, b"static inline ", [*endings[:label], b"void ", *endings[label:]]))'
 for B in 4 8; do
     check "HellaSwag in batches of $B rows" run hellaswag$B "${trained[@]}" -b $B -x 2 -s 0 -v 1 -h 1 --hellaswag-data "$dir/hellaswag.bin"
-    check "two of three are answered right" test "$(grep -c "^HellaSwag: 2/3 = " "$dir/hellaswag$B.log")" -eq 2
-    check "after each step, not before the first" test "$(grep eval "$dir/hellaswag$B/main.log" | tr '\n' ' ')" = "s:1 eval:0.6667 s:2 eval:0.6667 "
+    check "five of six are answered right" test "$(grep -c "^HellaSwag: 5/6 = " "$dir/hellaswag$B.log")" -eq 2
+    check "after each step, not before the first" test "$(grep eval "$dir/hellaswag$B/main.log" | tr '\n' ' ')" = "s:1 eval:0.8333 s:2 eval:0.8333 "
 done
 
 # Host code, which both trainers share
