@@ -271,10 +271,10 @@ static inline void step_log_mend_(const char* flag, const char* path, const char
     ssize_t length;
     FILE* file = fopen(path, "r+");
     if (file == NULL && errno == ENOENT) { return; }
-    if (file != NULL && fstat(fileno(file), &st) == 0 && S_ISFIFO(st.st_mode)) {
+    if (file == NULL || fstat(fileno(file), &st) != 0) { fatal("%scannot open %s: %s", flag, path, strerror(errno)); }
+    if (S_ISFIFO(st.st_mode)) {
         fatal("%s%s: it is a named pipe, whose reader a run would wait for; %s", flag, path, way);
     }
-    if (file == NULL || fstat(fileno(file), &st) != 0) { fatal("%scannot open %s: %s", flag, path, strerror(errno)); }
     while (S_ISREG(st.st_mode) && is_log && (length = getline(&line, &capacity, file)) > 0) {
         is_log = strncmp(line, "{\"time\":", length < 8 ? (size_t)length : 8) == 0;
         if (line[length - 1] == '\n') { whole += length; }

@@ -71,12 +71,11 @@ check "it has the snapshot" row snapshot MiB
 check "it has the tokens of a step" row "tokens of a step" "512: B 4 x T 64 x 2 micro-steps"
 check "it has the steps" row steps "0 to 40: 20480 tokens"
 check "it has the checkpoints that stand on the disk at a time" row checkpoints "3 at a time"
-check "a run of 15 steps ends" trains 0 -e $model -b 4 -k constant -x 15 -n 10 -s 0 -m 1 -o "$dir/on"
-check "its next ones are planned" trains 0 -o "$dir/on" -y 1 -x 25 --plan
-check "those of the steps 20 and 25" row checkpoints "2 at a time"
-check "a plan is printed again" trains 0 -e $model -b 4 -d 512 -x 40 -o "$dir/new" -n 10 -nk 2 --plan
 check "it does not train" test -z "$(grep '^step ' "$dir/out")"
 check "it writes nothing" test ! -e "$dir/new"
+check "a run of 15 steps ends" trains 0 -e $model -b 4 -k constant -x 15 -n 10 -s 0 -m 1 -o "$dir/on"
+check "its next checkpoints are planned" trains 0 -o "$dir/on" -y 1 -x 25 --plan
+check "those of the steps 20 and 25" row checkpoints "2 at a time"
 check "options are checked as for a run" trains 1 -e $model -b 4 -d 500 -x 40 --plan
 check "a run too long is planned, and refused by its exit code" trains 1 -e gpt2:l9000c2560h40t64 -b 4 -x 40 --plan
 check "the plan says why" grep -q '^note: the run does not fit' "$dir/out"
