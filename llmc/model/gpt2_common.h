@@ -336,8 +336,18 @@ static inline int fault_search_gradients_(FaultSearch* s) {
                               sizeof(float));
 }
 
+// Whether the last pass trained in fp8, which quantises these where they are computed, and has scratch in their place
+static inline int fault_search_quantised_(const FaultSearch* s, int i) {
+    const GPT2Info* info = &s->model->info;
+    const int training = info->last_pass == PASS_FORWARD || info->last_pass == PASS_BACKWARD;
+    return info->settings.fp8 && training &&
+           (i == ACTIVATION_ln1 || i == ACTIVATION_ln2 || i == ACTIVATION_fch_gelu || i == ACTIVATION_lnf ||
+            i == ACTIVATION_output);
+}
+
 // One layer of row i of the activations, as far as the last batch filled it
 static inline int fault_search_activation_(FaultSearch* s, int i, size_t layer, int named) {
+    if (fault_search_quantised_(s, i)) { return 0; }
     const GPT2Activation* row = &s->model->plan.activations[i];
     size_t element = row->type == ACTIVATION_real ? s->model->info.weight_bytes : sizeof(float), offset = 0;
     size_t allocated = (size_t)s->model->info.B * (size_t)s->model->info.T;
