@@ -44,7 +44,7 @@ __device__ inline void stage_columns(uint32_t box, const uint32_t (&words)[8], i
 // The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
 // hold the columns of dpre and of the activation. Forward they hold pre. Once TMA has stored the first chunk's, the last chunk
 // puts the tile's codes in rows there. The fence before TMA waits for a thread's own accesses, and a warp has its scheduler for
-// itself, so nothing else runs meanwhile: what goes to global memory without TMA goes last.
+// itself, so nothing else runs meanwhile: what goes to global memory without TMA goes last. 4C columns are whole tiles.
 template <bool BACKWARD> struct QuantisedGelu {
     static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD, transposes = BACKWARD;
     static constexpr int ring_chunks = BACKWARD ? 0 : 4; // of pre: a tile's
@@ -64,7 +64,7 @@ template <bool BACKWARD> struct QuantisedGelu {
         uint32_t bias[chunks * columns / 8] = {};
 #pragma unroll
         for (int n = 0; !BACKWARD && n < chunks * columns / 8; n++) {
-            bias[n] = ld_global_cg_if(pair + n * 8 < in.N, in.bias + pair + n * 8);
+            bias[n] = __ldcg(reinterpret_cast<const unsigned*>(in.bias + pair + n * 8));
         }
         const float scale = __ldg(in.a_scale) * __ldg(in.b_scale), out_scale = __ldg(in.scale);
         const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
@@ -84,7 +84,6 @@ template <bool BACKWARD> struct QuantisedGelu {
             uint32_t act_words[row_blocks][8];
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
-                if (!BACKWARD && c > 0 && column >= in.N) { break; } // TMA stores nothing of the chunk
                 const int turn = c * row_blocks + block;
                 const uint32_t box = box_of(turn);
                 if constexpr (BACKWARD) {
@@ -192,13 +191,13 @@ template <bool BACKWARD> struct QuantisedGelu {
                 const int c = i / row_blocks, block = i % row_blocks;
                 const int row = tile.row + block * BLOCK_ROWS + t / WARP_SIZE * 16;
                 const auto& words = reinterpret_cast<const uint32_t(&)[8]>(codes[c][block]);
-                warp_count_codes(in.counts, words, row < in.M && tile.column + c * columns < in.N);
+                warp_count_codes(in.counts, words, row < in.M);
             }
         }
 #pragma unroll
         for (int c = 0; c < chunks; c++) {
             const int column = tile.column + c * columns + t;
-            if (BACKWARD && t < columns && tile.row < in.M && column < in.N) {
+            if (BACKWARD && t < columns && tile.row < in.M) {
                 in.column_partials[(int64_t)(tile.row / (row_blocks * BLOCK_ROWS)) * in.N + column] = column_sum[c];
             }
         }
@@ -223,8 +222,8 @@ static EpilogueInput codes_input(const MatmulTensors* t, const Fp8Outputs& out) 
 static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
     logit_statistics_kernel(float2* statistics, float* losses, const float* sums, const floatX* logits,
                             const int* targets, float gradient_scale, int tiles, int R, int V, int Vp) {
-    constexpr float SMALLEST = 0x1p-90f,
-                    LARGEST = 0x1p120f; // ex2 flushes terms below 2^-126: of 2^16, they are 2^-20 of the sum
+    // ex2 flushes terms below 2^-126: 2^16 of them are 2^-20 of the smallest sum. gradient_scale by the largest is normal.
+    constexpr float SMALLEST = 0x1p-90f, LARGEST = 0x1p90f;
     __shared__ float partial[WARP_SIZE][WARP_SIZE + 1];
     __shared__ int served[WARP_SIZE];
     const int lane = threadIdx.x % WARP_SIZE, slice = threadIdx.x / WARP_SIZE, first = blockIdx.x * WARP_SIZE;
