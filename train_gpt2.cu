@@ -191,7 +191,7 @@ static void gpt2_fp8_weights(GPT2* model, int first, int blocks, std::initialize
             fp8_weights(f, first, blocks, stride, collect, w.weight, w.IN, w.OUT, model->stream);
         }
         if (!collect) { continue; }
-        scales_of(f->weight_scales + at, (float*)f->weight_amax + at, 1, count, 1, NULL, model->stream);
+        scales_of(f->weight_scales + at, (float*)f->weight_amax + at, 1, count, 1, model->stream);
     }
 }
 
@@ -213,9 +213,7 @@ static void gpt2_begin_fp8(GPT2* model) {
     Fp8* f = &model->fp8;
     const GPT2Config c = model->info.config;
     exchange_wait_weights(&model->exchange, -1);
-    cuda_try(cudaMemsetAsync(f->amax, 0, fp8_delayed(f->layers) * sizeof(float), model->stream));
-    cuda_try(cudaMemsetAsync(f->counts, 0, fp8_delayed(f->layers) * sizeof(CodeCounts), model->stream));
-    cuda_try(cudaMemsetAsync(f->weight_amax, 0, FP8_LINEARS * (f->layers + 1) * sizeof(float), model->stream));
+    fp8_clear(f, model->stream);
     gpt2_fp8_weights(model, f->layers, 1, {{model->params.wte, c.channels, c.padded_vocab_size}});
     model->fp8_begins = 0, model->fp8_blocks = 0;
     if (model->info.size == 1) { gpt2_fp8_blocks(model, 0); }
@@ -712,11 +710,9 @@ static void gpt2_update_matrices(GPT2* model, float weight_decay, AdamW adamw, U
 
 // After a cold step's update: waits for its loss and norm. If both are finite, the next step has scales.
 static Status gpt2_leave_cold(GPT2* model) {
-    Fp8* f = &model->fp8;
     TRY(gpt2_read_scalars(model));
-    f->cold = !isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm);
-    if (!f->cold) { return STATUS_OK; }
-    return cuda_try(cudaMemsetAsync(f->scales, 0, fp8_delayed(f->layers) * sizeof(E4m3Scale), model->stream));
+    model->fp8.cold = !isfinite(model->info.mean_loss) || !isfinite(model->info.grad_norm);
+    return STATUS_OK;
 }
 
 // With sharded updates, the weights that the forward pass needs first are gathered while the rest is still being updated; the
@@ -747,7 +743,7 @@ Status gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, f
         CodeCounts* codes = &model->scalars->codes;
         cuda_try(cudaMemsetAsync(codes, 0, sizeof(*codes), model->stream));
         fp8_next_scales(&model->fp8, shares ? gpt2_all_amax(model) : (float*)model->fp8.amax,
-                        shares ? model->info.size : 1, longest, codes, model->stream);
+                        shares ? model->info.size : 1, {guard.loss, guard.norm, NULL, codes, longest}, model->stream);
     }
     if (gather) { exchange_merge(exchange, non_finite, 1, COMM_UINT64); }
     gpt2_copy_scalars(model);

@@ -45,11 +45,11 @@ struct CodeCounts {
 __device__ inline bool is_counted(int row) { return row / QUANTIZE_ROWS % 32 == 0; }
 
 // *counts += those of the warp's words of four codes, as far as they are `inside` of the tensor
-template <int N> __device__ inline void warp_count_codes(CodeCounts* counts, const uint32_t (&words)[N], bool inside) {
+__device__ inline void warp_count_codes(CodeCounts* counts, const uint32_t (&words)[8], bool inside) {
     constexpr uint32_t LARGEST = 0x7e7e7e7e;
     unsigned zeros = 0, largest = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < 8; i++) {
         const uint32_t magnitudes = words[i] & 0x7f7f7f7f;
         zeros += __popc(__vcmpeq4(magnitudes, 0)), largest += __popc(__vcmpeq4(magnitudes, LARGEST));
     }
@@ -57,7 +57,7 @@ template <int N> __device__ inline void warp_count_codes(CodeCounts* counts, con
     zeros = __reduce_add_sync(0xffffffffu, inside ? zeros / 8 : 0);
     largest = __reduce_add_sync(0xffffffffu, inside ? largest / 8 : 0);
     if (threadIdx.x % WARP_SIZE != 0) { return; }
-    atomicAdd(&counts->codes, (unsigned long long)(threads * N * 4));
+    atomicAdd(&counts->codes, (unsigned long long)(threads * 32));
     atomicAdd(&counts->zeros, (unsigned long long)zeros), atomicAdd(&counts->largest, (unsigned long long)largest);
 }
 
@@ -317,31 +317,38 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
     cuda_try(cudaGetLastError());
 }
 
+// A step of training, on the device
+struct QuantizedStep {
+    const float *loss, *norm; // where one of them is not finite, no weight has changed, and no scale does
+    const CodeCounts* counts; // of each tensor
+    CodeCounts* total;        // += these
+    int* longest; // = the largest of it and of how many steps in a row a tensor's numbers were beyond its scale
+};
+
 static __global__ void scales_kernel(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
-                                     int* longest, CodeCounts* counts, CodeCounts* total) {
+                                     QuantizedStep step) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) { return; }
-    if (counts) {
-        atomicAdd(&total->codes, counts[i].codes), atomicAdd(&total->zeros, counts[i].zeros);
-        atomicAdd(&total->largest, counts[i].largest);
-    }
-    float largest = 0;
-    for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
-    const float scale = e4m3_scale(largest * headroom);
     E4m3Scale* s = &scales[i];
-    const bool beyond = s->value != 0 && largest > E4M3_LARGEST * s->value;
-    s->saturated = beyond && isfinite(scale) ? s->saturated + 1 : 0;
-    s->value = isfinite(scale) ? scale : s->value == 0 ? 1 : s->value;
-    if (longest) { atomicMax(longest, s->saturated); }
+    if (!step.loss || (isfinite(*step.loss) && isfinite(*step.norm))) {
+        float largest = 0;
+        for (int set = 0; set < sets; set++) { largest = larger_magnitude(largest, amax[(size_t)set * count + i]); }
+        const float scale = e4m3_scale(largest * headroom);
+        const bool beyond = s->value != 0 && largest > E4M3_LARGEST * s->value;
+        s->saturated = beyond && isfinite(scale) ? s->saturated + 1 : 0;
+        s->value = isfinite(scale) ? scale : s->value == 0 ? 1 : s->value;
+    }
+    if (!step.loss) { return; }
+    const CodeCounts n = step.counts[i];
+    atomicAdd(&step.total->codes, n.codes), atomicAdd(&step.total->zeros, n.zeros);
+    atomicAdd(&step.total->largest, n.largest), atomicMax(step.longest, s->saturated);
 }
 
 // scales (count) = those with which headroom times the largest of amax (sets, count) does not saturate. One whose largest is
-// not finite stays or, if it is 0, becomes 1. *longest = the largest of it and of how many steps in a row a tensor's numbers
-// were beyond the scale that it had; or NULL. *total += counts (count), unless that is NULL.
-static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom, int* longest,
-                             cudaStream_t stream, CodeCounts* counts = NULL, CodeCounts* total = NULL) {
-    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, longest, counts,
-                                                            total);
+// not finite stays or, if it is 0, becomes 1. Weights have no step.
+static inline void scales_of(E4m3Scale* scales, const float* amax, int sets, int count, float headroom,
+                             cudaStream_t stream, QuantizedStep step = QuantizedStep()) {
+    scales_kernel<<<CEIL_DIV(count, 256), 256, 0, stream>>>(scales, amax, sets, count, headroom, step);
     cuda_try(cudaGetLastError());
 }
 

@@ -33,14 +33,14 @@ struct Fp8 {
     int cold;                 // 1: there are no scales yet
     int fused;                // 1: fc, dgelu and the classifier are those of wgmma_fp8.cuh
     E4m3Scale* scales;        // (layers + 1, 8) delayed
-    unsigned* amax;           // (layers + 1, 8) of the step so far
-    CodeCounts* counts;       // likewise
     E4m3Scale* weight_scales; // (layers + 1, 4)
-    unsigned* weight_amax;
-    const floatX* params;    // the model's weights
-    uint8_t* weights;        // their codes: a matrix's at the place that it has in params
-    uint8_t* weight_columns; // those of its transpose
-    uint8_t* inp_columns;    // (layers, 3, kept_bytes) of the inputs (tokens,C) of the linears but fcproj
+    unsigned* amax;           // (layers + 1, 8) of the step so far
+    unsigned* weight_amax;    // (layers + 1, 4)
+    CodeCounts* counts;       // (layers + 1, 8), as amax; fp8_clear() takes all three together
+    const floatX* params;     // the model's weights
+    uint8_t* weights;         // their codes: a matrix's at the place that it has in params
+    uint8_t* weight_columns;  // those of its transpose
+    uint8_t* inp_columns;     // (layers, 3, kept_bytes) of the inputs (tokens,C) of the linears but fcproj
     size_t kept_bytes;
     const Fp8Inputs* inputs; // (layers + 1)
     // operands of the next GEMMs
@@ -112,7 +112,7 @@ static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t to
     const size_t codes = size_round_up(elements, 256), fch = size_round_up(4 * C * tokens, 256);
     const size_t dout = size_round_up(3 * C * tokens > rows * Vp ? 3 * C * tokens : rows * Vp, 256);
     Fp8Memory m;
-    m.scales = 0, m.amax = small, m.weight_scales = 2 * small, m.weight_amax = 3 * small, m.counts = 4 * small;
+    m.scales = 0, m.weight_scales = small, m.amax = 2 * small, m.weight_amax = 3 * small, m.counts = 4 * small;
     m.statistics = m.counts + size_round_up(fp8_delayed(config.num_layers) * sizeof(CodeCounts), 256);
     m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
     m.weight_columns = m.weights + codes, m.inp_columns = m.weight_columns + codes;
@@ -295,11 +295,16 @@ static inline void fp8_after(Fp8* f, int layer, MatmulGroup group, const MatmulT
     }
 }
 
-// After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one.
-// *longest, *total: as scales_of() has them.
-static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, int* longest, CodeCounts* total,
-                                   cudaStream_t stream) {
-    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, longest, stream, f->counts, total);
+// Before a step: no magnitudes, no counts
+static inline void fp8_clear(Fp8* f, cudaStream_t stream) {
+    const size_t bytes = (size_t)((char*)(f->counts + fp8_delayed(f->layers)) - (char*)f->amax);
+    cuda_try(cudaMemsetAsync(f->amax, 0, bytes, stream));
+}
+
+// After a step whose magnitudes are amax (sets, layers + 1, 8), one set for each process: the scales of the next one
+static inline void fp8_next_scales(Fp8* f, const float* amax, int sets, QuantizedStep step, cudaStream_t stream) {
+    step.counts = f->counts;
+    scales_of(f->scales, amax, sets, (int)fp8_delayed(f->layers), FP8_HEADROOM, stream, step);
 }
 
 #endif

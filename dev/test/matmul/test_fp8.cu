@@ -99,8 +99,8 @@ static void regions_do_not_overlap(int C, int Vp, int layers, size_t tokens, boo
     const size_t dout = std::max(3 * C * tokens, rows * Vp), fch = 4 * C * tokens;
     const Fp8Memory m = fp8_memory(config, elements, tokens);
     CHECK(apart({{m.scales, delayed * scale},
-                 {m.amax, delayed * sizeof(unsigned)},
                  {m.weight_scales, of_weights * scale},
+                 {m.amax, delayed * sizeof(unsigned)},
                  {m.weight_amax, of_weights * sizeof(unsigned)},
                  {m.counts, delayed * sizeof(CodeCounts)},
                  {m.statistics, rows * sizeof(float2)},
