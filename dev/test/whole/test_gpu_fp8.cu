@@ -450,7 +450,7 @@ struct Run {
     void update(float rate) { check(gpt2_update(model, rate, 0.9f, 0.95f, 1e-8f, 0, 0, 1)); }
     uint64_t bits(void) const { return reference_bits(gradients.data(), gradients.size()); }
     std::vector<float> masters(void) const {
-        std::vector<float> w(gpt2_info(model)->elements);
+        std::vector<float> w(gpt2_info(model)->num_parameters);
         check(gpt2_copy_out(model, w.data(), GPT2_MASTER_WEIGHTS, 0, w.size() * sizeof(float)));
         return w;
     }
