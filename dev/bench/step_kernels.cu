@@ -90,6 +90,7 @@ template <class Launch> static auto operation(Group group, Launch launch) {
 #define fp8_weights(...) OPERATION(ADAMW, (fp8_weights)(__VA_ARGS__))
 #define scales_of(...) OPERATION(ADAMW, (scales_of)(__VA_ARGS__))
 #define fp8_next_scales(...) OPERATION(ADAMW, (fp8_next_scales)(__VA_ARGS__))
+#define fp8_clear(...) OPERATION(ADAMW, (fp8_clear)(__VA_ARGS__))
 #include "train_gpt2.cu"
 #undef matmul_backward_weight
 #undef matmul_backward_input
