@@ -14,6 +14,9 @@ calls atomic_abandon(). Each thread may write a file.
 #ifndef LLMC_BASE_ATOMIC_FILE_H
 #define LLMC_BASE_ATOMIC_FILE_H
 
+#include <poll.h>
+#include <signal.h>
+
 #include "regular_file.h"
 #include "utils.h"
 
@@ -28,7 +31,27 @@ static struct {
     int state;
     char path[TEMPORARY_PATH];
 } temporary_files[TEMPORARY_FILES];
-static int temporary_ending; // 1: the process ends, and other threads' files go as soon as they are there
+static int temporary_ending;  // 1: the process ends
+static int temporary_opening; // threads between temporary_begin and temporary_end
+
+// Before a file is created and added: 0 if none may be, because the process ends. Blocks signals, whose handlers would wait for
+// this thread.
+static inline int temporary_begin(sigset_t* mask) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, mask);
+    __atomic_add_fetch(&temporary_opening, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&temporary_ending, __ATOMIC_SEQ_CST)) { return 1; }
+    errno = ECANCELED;
+    return 0;
+}
+
+static inline void temporary_end(const sigset_t* mask) {
+    int error = errno;
+    __atomic_sub_fetch(&temporary_opening, 1, __ATOMIC_SEQ_CST);
+    pthread_sigmask(SIG_SETMASK, mask, NULL);
+    errno = error;
+}
 
 // Adds a path; returns its slot, or -1 if all are taken or the path is too long: then it would not be unlinked.
 static inline int temporary_add(const char* path) {
@@ -50,9 +73,11 @@ static inline void temporary_remove(int slot) {
     if (slot >= 0) { __atomic_store_n(&temporary_files[slot].state, TEMPORARY_FREE, __ATOMIC_RELEASE); }
 }
 
-// Unlinks all of them, when the process ends; async-signal-safe. A thread that still writes one writes to an unlinked file.
+// Unlinks all of them, when the process ends; async-signal-safe. A thread that still writes one writes to an unlinked file; one
+// that creates one is waited for, a second at most.
 static inline void temporary_unlink_all(void) {
     __atomic_store_n(&temporary_ending, 1, __ATOMIC_SEQ_CST);
+    for (int ms = 0; ms < 1000 && __atomic_load_n(&temporary_opening, __ATOMIC_SEQ_CST) > 0; ms++) { poll(NULL, 0, 1); }
     for (int i = 0; i < TEMPORARY_FILES; i++) {
         if (__atomic_load_n(&temporary_files[i].state, __ATOMIC_ACQUIRE) == TEMPORARY_NAMED) {
             unlink(temporary_files[i].path);
@@ -94,6 +119,7 @@ static inline Status atomic_usable_(AtomicFile* a) {
 
 // Opens <path>.tmp; the path has up to 1023 bytes. Begins with status_clear().
 static inline Status atomic_open(AtomicFile* a, const char* path) {
+    sigset_t mask;
     status_clear();
     memset(a, 0, sizeof(*a));
     if (strlen(path) >= sizeof(a->path)) {
@@ -101,11 +127,10 @@ static inline Status atomic_open(AtomicFile* a, const char* path) {
     }
     strcpy(a->path, path);
     snprintf(a->temporary, sizeof(a->temporary), "%s.tmp", path);
-    a->slot = temporary_add(a->temporary);
-    a->file = fopen(a->temporary, "wb");
-    if (a->file != NULL && __atomic_load_n(&temporary_ending, __ATOMIC_SEQ_CST)) { unlink(a->temporary); }
+    a->file = temporary_begin(&mask) ? fopen(a->temporary, "wb") : NULL;
+    a->slot = a->file != NULL ? temporary_add(a->temporary) : -1;
+    temporary_end(&mask);
     if (a->file != NULL) { return STATUS_OK; }
-    temporary_remove(a->slot);
     return atomic_fail_(a, "open");
 }
 

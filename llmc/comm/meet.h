@@ -32,13 +32,22 @@ static inline Status comm_secret(char* secret) {
     return STATUS_OK;
 }
 
+// Rank 0, once all have met: removes the file, which `slot` of the temporary files holds.
+static inline void comm_file_remove(const char* path, int slot) {
+    unlink(path);
+    temporary_remove(slot);
+}
+
 // Rank 0, which listens: creates the file, for this user alone. `slot` is for comm_file_remove, `secret` for those who come.
 static inline Status comm_file_write(const char* path, int listener, int* slot, char* secret) {
     char text[COMM_FILE_BYTES];
     TRY(comm_secret(secret));
     int length = snprintf(text, sizeof(text), "%saddress %s\nport %d\nsecret %s\nend\n", comm_file_head_,
                           comm_host(listener), comm_port(listener), secret);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    sigset_t mask;
+    int fd = temporary_begin(&mask) ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    *slot = fd >= 0 ? temporary_add(path) : -1;
+    temporary_end(&mask);
     if (fd < 0 && errno == EEXIST) {
         return status_fail("the rendezvous file %s is there already, of another run or of one that was killed; remove "
                            "it, or name another folder (-pf)",
@@ -46,16 +55,9 @@ static inline Status comm_file_write(const char* path, int listener, int* slot, 
     }
     int well = fd >= 0 && write(fd, text, (size_t)length) == length, error = errno;
     if (fd >= 0 && close(fd) != 0 && well) { well = 0, error = errno; }
-    if (!well && fd >= 0) { unlink(path); }
+    if (!well && fd >= 0) { comm_file_remove(path, *slot); }
     if (!well) { return status_fail("cannot write the rendezvous file %s: %s", path, strerror(error)); }
-    *slot = temporary_add(path);
     return STATUS_OK;
-}
-
-// Rank 0, once all have met: removes the file, which `slot` of the temporary files holds.
-static inline void comm_file_remove(const char* path, int slot) {
-    unlink(path);
-    temporary_remove(slot);
 }
 
 // Reads a rendezvous file. 1: it is one; 0: there is none, or not all of it yet; -1: it is refused, with an error

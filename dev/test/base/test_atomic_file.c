@@ -187,13 +187,59 @@ static void a_probe_tells_what_saving_would(void) {
     CHECK(rmdir(folder) == 0); // nothing is left
 }
 
-// A thread may begin a file when another has ended the run.
-static void what_begins_while_the_process_ends_is_not_left(void) {
-    AtomicFile file;
+static int threads_stop, threads_made;
+
+// Creates a file and gives it up, again and again.
+static void* creates_files(void* path) {
+    while (!__atomic_load_n(&threads_stop, __ATOMIC_RELAXED)) {
+        AtomicFile file;
+        if (atomic_open(&file, (const char*)path) != STATUS_OK) { continue; }
+        atomic_abandon(&file);
+        __atomic_store_n(&threads_made, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static int slow_began;
+
+// Creates a file, slowly.
+static void* creates_slowly(void* path) {
+    sigset_t mask;
+    CHECK(temporary_begin(&mask));
+    __atomic_store_n(&slow_began, 1, __ATOMIC_RELEASE);
+    poll(NULL, 0, 100);
+    unit_write((const char*)path, "x", 1);
+    CHECK(temporary_add((const char*)path) >= 0);
+    temporary_end(&mask);
+    return NULL;
+}
+
+static void the_end_waits_for_a_file_that_is_created(void) {
+    const char* path = unit_path("slow.bin.tmp");
+    pthread_t thread;
+    CHECK(thread_start(&thread, creates_slowly, (void*)path));
+    while (!__atomic_load_n(&slow_began, __ATOMIC_ACQUIRE)) { poll(NULL, 0, 1); }
     temporary_unlink_all();
-    CHECK(atomic_open(&file, unit_path("late.bin")) == STATUS_OK && atomic_write(&file, "x", 1) == STATUS_OK);
-    CHECK(!file_exists(unit_path("late.bin.tmp")));
-    atomic_abandon(&file);
+    CHECK(temporary_opening == 0);
+    pthread_join(thread, NULL);
+    CHECK(!file_exists(path));
+    temporary_ending = 0;
+}
+
+// A thread may be about to create a file when another has ended the run: the process is gone before it can remove it.
+static void no_file_comes_once_the_process_ends(void) {
+    const char* temporary = unit_path("late.bin.tmp");
+    AtomicFile file;
+    pthread_t thread;
+    int seen = 0;
+    CHECK(thread_start(&thread, creates_files, (void*)unit_path("late.bin")));
+    while (!__atomic_load_n(&threads_made, __ATOMIC_RELAXED)) { poll(NULL, 0, 1); }
+    temporary_unlink_all();
+    for (double end = wall_seconds() + 0.2; wall_seconds() < end;) { seen += file_exists(temporary); }
+    CHECK(seen == 0);
+    __atomic_store_n(&threads_stop, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    CHECK(says(atomic_open(&file, unit_path("late.bin")), "cannot open") && !file_exists(temporary));
 }
 
 int main(void) {
@@ -207,6 +253,7 @@ int main(void) {
     a_missing_fsync_is_passed_over();
     a_failed_call_is_no_missing_one();
     a_probe_tells_what_saving_would();
-    what_begins_while_the_process_ends_is_not_left(); // the last: no file can be made from here on
+    the_end_waits_for_a_file_that_is_created();
+    no_file_comes_once_the_process_ends(); // the last: no file can be made from here on
     return unit_end();
 }
