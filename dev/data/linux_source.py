@@ -18,6 +18,7 @@ PACKAGES = packages("""
 9305d1a151b8e83dcb88aa11361e7b9513f0c252bdf7f5647e4542762d99c094 139131140
     pool/main/l/linux/linux-source-6.1_6.1.176-1_all.deb
 """)
+FILES = ".c files"
 
 
 def is_source(name):
@@ -29,4 +30,4 @@ def documents_of(_, data):
 
 
 if __name__ == "__main__":
-    run(lambda: make_corpus(__doc__, "linux_source", PACKAGES, ".c files", is_source, documents_of, 10_000_000))
+    run(lambda: make_corpus(__doc__, "linux_source", PACKAGES, FILES, is_source, documents_of, 10_000_000))

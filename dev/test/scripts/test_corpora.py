@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the corpora from Debian's packages: dev/data/debian.py, linux_source.py, english.py.
+"""Tests of the corpora from Debian's packages: dev/data/debian.py, linux_source.py, english.py, c_and_english.py.
 
     python3 dev/test/scripts/test_corpora.py          # 20 s; ends in 'N passed, N failed'
 
@@ -7,6 +7,7 @@ Needs no network: packages are made here. Tests of tokens run where tokenize_gpt
 """
 
 import contextlib
+import glob
 import gzip
 import hashlib
 import io
@@ -19,6 +20,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "data"))
 
+import c_and_english
 import debian
 import english
 import linux_source
@@ -26,6 +28,7 @@ import unit
 from test_data import MIRROR, expect_failure, read, require_gpt2, run, serve, tokens_of, write
 
 EOT = 50256
+ALONE = ("linux_source", "english")
 
 
 def sources(folder, n=40):
@@ -49,11 +52,11 @@ def documents_in(path):
     return [tuple(document[1:]) for document in documents]
 
 
-def make(folder, output, *flags):
-    """Runs linux_source.py on a folder; returns (training, validation) documents."""
+def make(folder, output, *flags, name="linux_source"):
+    """Runs a corpus script on a folder; returns (training, validation) documents."""
     arguments = ["--sources", folder, "--output", output, "--workers", 1, *flags]
-    run("linux_source.py", *arguments, *(["--mirror", MIRROR] if MIRROR else []))
-    return tuple(documents_in(os.path.join(output, f"linux_source_{split}.bin")) for split in ("train", "val"))
+    run(f"{name}.py", *arguments, *(["--mirror", MIRROR] if MIRROR else []))
+    return tuple(documents_in(os.path.join(output, f"{name}_{split}.bin")) for split in ("train", "val"))
 
 
 def archive(mode, files):
@@ -90,6 +93,8 @@ def corpus_of(data, output, **settings):
     flags = ["x", "--output", output, "--workers", "1", "--val-tokens", "300"]
     if "mirror" in settings:
         flags += ["--mirror", settings["mirror"]]
+        for path in glob.glob(f"{MIRROR}/**/vocab.bpe", recursive=True)[:1]:
+            shutil.copy(path, settings["mirror"])
     patches = [mock.patch.object(sys, "argv", flags), mock.patch.dict(os.environ, settings.get("env", {}))]
     patches.append(mock.patch.object(debian, "POOLS", settings.get("pools", ["http://127.0.0.1:9"])))
     said = io.StringIO()
@@ -192,12 +197,26 @@ def test_sources_that_are_not_there_leave_nothing(folder):
 
 
 def test_packages_are_named_in_full(_):
-    packages = [*linux_source.PACKAGES, *english.PACKAGES]
+    packages = c_and_english.PACKAGES
     assert len({p.path for p in packages}) == 7 and all(p.path.startswith("pool/main/") for p in packages)
     assert all(len(bytes.fromhex(p.sha256)) == 32 and p.size > 1e6 for p in packages)
-    for name, script in (("english", english), ("linux_source", linux_source)):
+    for script in (english, linux_source, c_and_english):
         megabytes = f"fetches {sum(p.size for p in script.PACKAGES) / 1e6:.0f} MB"
-        assert megabytes in read(os.path.join(os.path.dirname(debian.__file__), f"{name}.py")).decode(), megabytes
+        assert megabytes in read(script.__file__).decode(), megabytes
+
+
+def test_c_and_english_are_in_one_order(folder):
+    require_gpt2()
+    texts = os.path.join(folder, "in")
+    sources(texts)
+    for i in range(40):
+        write(os.path.join(texts, "doc", f"{i}.pod"), f"=head1 NAME\n\nB<perl{i}> is C<number {i}>.\n")
+    train, val = make(texts, os.path.join(folder, "out"), "--val-tokens", 400, name="c_and_english")
+    code, prose = (make(texts, os.path.join(folder, name), "--val-tokens", 1, name=name)[0] for name in ALONE)
+    kinds = [["c" if document in code else "e" for document in split] for split in (train, val)]
+    assert len(train) + len(val) == 80 and len(code) == len(prose) == 39
+    assert {*code, *prose} <= {*train, *val}  # the same texts, without markup
+    assert all({"c", "e"} == set(split) for split in kinds) and kinds[0] != sorted(kinds[0]), kinds
 
 
 # ----------------------------------------------------------------------------
