@@ -4,6 +4,7 @@
 #
 #     scripts/run_124M.sh                                     # FineWeb: fetches 3 GB
 #     scripts/run_124M.sh --text book.txt papers/ --minutes 5 -o book
+#     scripts/run_124M.sh --tokens dev/data/linux_source/linux_source     # token files: <...>_train*.bin, <...>_val*.bin
 #     scripts/run_124M.sh --cost                              # says what it would take, once there are tokens
 #     scripts/run_124M.sh --minutes 60 -- --fp8 1 -b 32       # flags of the trainer, instead of the script's
 #
@@ -25,7 +26,7 @@ ended_with_us() { # COMMAND...: passes the signals that end this script on to th
 }
 error_in() { sed -n 's/^error: //p' "$1" | head -n 1; } # what the trainer said
 
-folder=log_run_124M minutes='' only_cost=0 text=()
+folder=log_run_124M minutes='' only_cost=0 text=() tokens=''
 while [ $# -gt 0 ]; do
     case $1 in
     --text)
@@ -37,9 +38,9 @@ while [ $# -gt 0 ]; do
         done
         [ ${#text[@]} -gt 0 ] || fail "--text names no file or folder"
         ;;
-    --minutes | -o)
+    --minutes | -o | --tokens)
         [ -n "${2-}" ] || fail "$1 needs a value"
-        if [ "$1" = -o ]; then folder=$2; else minutes=$2; fi
+        case $1 in -o) folder=$2 ;; --tokens) tokens=$(realpath -m "$2") ;; *) minutes=$2 ;; esac
         shift 2
         ;;
     --cost) only_cost=1 && shift ;;
@@ -66,7 +67,8 @@ awk -v n="$minutes" 'BEGIN { exit n > 10080 }' || fail "--minutes $minutes: at m
 [[ ${TRAINER:-/} = /* ]] || TRAINER=$PWD/$TRAINER
 cd "$(dirname "$0")/.."
 [[ ${TOKENIZER:-} =~ ^(bytes)?$ ]] || fail "TOKENIZER=$TOKENIZER: bytes, or nothing for GPT-2's tokens"
-[ -z "${TOKENIZER:-}" ] || [ ${#text[@]} -gt 0 ] || fail "TOKENIZER=bytes: of --text alone, not of FineWeb"
+[ -z "$tokens" ] || [ ${#text[@]} = 0 ] || fail "--tokens and --text: one of them"
+[ -z "${TOKENIZER:-}" ] || [ ${#text[@]} -gt 0 ] || fail "TOKENIZER=bytes: of --text alone"
 [ -z "${TRAINER:-}" ] || { [ -x "$TRAINER" ] && [ -x generate_gpt2 ]; } ||
     fail "TRAINER=$TRAINER needs that program and $PWD/generate_gpt2; make train_gpt2 generate_gpt2 makes the CPU's"
 trainer=${TRAINER:-./train_gpt2cu} generator=${TRAINER:+./generate_gpt2}
@@ -77,7 +79,7 @@ if [ -z "${TRAINER:-}" ]; then
     make -s -j "$(nproc)" train_gpt2cu generate_gpt2cu tokenize_gpt2 || fail "make failed; make doctor says what is missing"
 fi
 
-source="${text[*]:-FineWeb}${TOKENIZER:+ as bytes}"
+source="${text[*]:-${tokens:-FineWeb}}${TOKENIZER:+ as bytes}"
 had=$(cat "$folder/source" 2>/dev/null || echo "another program")
 # A call that made no tokens leaves `source` empty, and the folder to any other.
 [ "$had" = "$source" ] || [ -z "$(ls -A "$folder" 2>/dev/null)" ] || { [ -e "$folder/source" ] && [ ! -s "$folder/source" ]; } ||
@@ -99,7 +101,10 @@ without_tokens() { has "${tokens}"_*.bin "$run" || : >"$folder/source"; exit 1; 
 # Tokens
 
 table=()
-if [ ${#text[@]} -gt 0 ]; then
+if [ -n "$tokens" ]; then
+    { has "${tokens}"_train*.bin && has "${tokens}"_val*.bin; } ||
+        fail "--tokens $tokens: no ${tokens}_train*.bin, or no ${tokens}_val*.bin"
+elif [ ${#text[@]} -gt 0 ]; then
     tokens=$folder/text
     val=("${tokens}"_val*.bin)
     # again of a text that has changed, but for a run that has begun with its tokens
@@ -110,7 +115,6 @@ if [ ${#text[@]} -gt 0 ]; then
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}" || without_tokens
     fi
-    [ ! -e "$folder/gpt2_tokenizer.bin" ] || table=(--tokenizer "$folder/gpt2_tokenizer.bin")
 else
     tokens=$folder/fineweb
     if ! has "$run"/model_*.bin; then
@@ -124,6 +128,7 @@ else
         ln -L "${links[@]}" "$folder" 2>/dev/null || ln -sf "${links[@]}" "$folder"
     fi
 fi
+[ ! -e "${tokens%/*}/gpt2_tokenizer.bin" ] || table=(--tokenizer "${tokens%/*}/gpt2_tokenizer.bin")
 literal=$(printf '%s' "$tokens" | sed 's/[][*?\\]/\\&/g') # of a name that the trainer would take for a pattern
 data=(-i "${literal}_train*.bin" -j "${literal}_val*.bin" ${table[@]+"${table[@]}"})
 

@@ -87,7 +87,7 @@ check "another text" refuses "$dir/out is of .*/llmc/base .*README.md as bytes, 
 TOKENIZER='' check "no text" refuses "$dir/out is of .*README.md as bytes, not of FineWeb: name another folder" -o "$dir/out"
 TOKENIZER='' check "other tokens" refuses "README.md as bytes, not of .*README.md: name another folder" "${same[@]}"
 TOKENIZER=byte check "tokens that are none" refuses "TOKENIZER=byte: bytes, or nothing" "${same[@]}"
-check "bytes of FineWeb" refuses "TOKENIZER=bytes: of --text alone, not of FineWeb" -o "$dir/web"
+check "bytes of FineWeb" refuses "TOKENIZER=bytes: of --text alone" -o "$dir/web"
 check "another time" refuses "--minutes 2: the run in $dir/out has 0.15; name another folder" "${same[@]}" --minutes 2
 check "other flags" refuses "-- -l 1: the run in $dir/out has -e .* -n 3; name another folder" "${same[@]}" -- -l 1
 TRAINER=./nope check "no such trainer" refuses "TRAINER=$PWD/./nope needs that program" "${same[@]}"
@@ -142,6 +142,20 @@ if [ -n "${DATA_MIRROR:-}" ]; then
     check "their table prompts" says "^  .* --tokenizer $dir/bpe/gpt2_tokenizer.bin --interactive"
     check "and exports" test -s "$dir/bpe/hugging_face/tokenizer.json" -o -s "$dir/bpe/hugging_face/vocab.json"
 fi
+
+# Token files, of another folder that may move
+mkdir "$dir/made"
+cp "$dir/out/text_train.bin" "$dir/out/text_val.bin" "$dir/made"
+tokens=(--tokens "$dir/made/text")
+script_of_tokens() { TOKENIZER='' "$script" "${tokens[@]}" "$@" >"$dir/log" 2>&1; }
+check "token files" script_of_tokens --minutes 0.01 -o "$dir/of tokens" "${small[@]}"
+check "are trained on" grep -qxF "result --train-data $dir/made/text_train*.bin" "$dir/of tokens/run/main.flags"
+check "where they are" test ! -e "$dir/of tokens/text_train.bin"
+TOKENIZER='' check "in a folder of their own" refuses "$dir/of tokens is of $dir/made/text, not of FineWeb" -o "$dir/of tokens"
+rm "$dir/made/text_val.bin"
+TOKENIZER='' check "a split is missing" refuses "--tokens $dir/made/text: no .*_train\*.bin, or no" "${tokens[@]}" -o "$dir/none"
+TOKENIZER='' check "tokens and text" refuses "--tokens and --text: one of them" "${tokens[@]}" "${same[@]}"
+check "tokens as bytes" refuses "TOKENIZER=bytes: of --text alone" "${tokens[@]}" -o "$dir/none"
 
 # FineWeb, of a fineweb.py that makes shards of bytes
 mkdir -p "$dir/tree/scripts" "$dir/tree/dev/data"
