@@ -8,7 +8,7 @@
 #     fp8-adamw   the same of --recipe adamw, one seed
 #     fp8-355m    the same of 355M without the last, 66 M tokens, two seeds
 #     adamw       AdamW's three best of tune.sh, 131 M tokens, 5 seeds
-#     muon        AdamW's best with 131 M tokens, Muon's with 66, 87 and 131 M. 6 seeds
+#     muon        AdamW's best with 131 M tokens, Muon's with 66 and 87 M, 6 seeds; muon-english, muon-355m: half of that, 3 seeds
 #     documents   --documents 2 beside rows without, T = 1024 and 4096, 16 M tokens, two seeds
 #     quarter     a quarter of an hour on an H200: the recipe in fp8, two seeds; PyTorch, compiled, with AdamW's best of larger
 #                 steps; LLMC=path/to/llm.c/train_gpt2cu with its published recipe, warm-up as a share of the steps
@@ -20,22 +20,22 @@ name=$1 train=$2 val=$3 output=$4 here=$(cd "$(dirname "$0")" && pwd)
 shift 4
 extra=("$@")
 
-# measure TOKENS SEEDS FLAGS ARM...: flags of all arms. $every: steps between validations. Validates on the same tokens whatever
+# measure TOKENS SEEDS FLAGS ARM...: flags of all arms. $every: steps between validations, which are on the same tokens whatever
 # the batch
-every=0
+every=0 val_tokens=9961472
 measure() {
     local tokens=$1 seeds=$2 flags=$3 arm arms=()
     shift 3
     for arm; do arms+=(--arm "$arm"); done
     # shellcheck disable=SC2086 # several lengths
-    python3 "$here/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" --val-every $every --val-tokens 9961472 \
+    python3 "$here/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" --val-every $every --val-tokens $val_tokens \
         "${arms[@]}" --common "-i ${train@Q} -j ${val@Q} -t 1024 $flags" ${extra[@]+"${extra[@]}"}
 }
 fp8_beside() { # OPTIMIZER: arms
     printf '%s\n' "$1=--recipe $1" "$1-fp8=--recipe $1 --fp8 1" "$1-fp8-92=$1-fp8@0.92 --fp8 0"
 }
 long=131072000
-adamw='adamw-16k-warm30=-b 16 -d 16384 -l 1e-3 -u 2400'
+adamw='adamw-16k=-b 16 -d 16384 --recipe adamw'
 case $name in
 fp8 | fp8-adamw)
     optimizer=muon seeds=8
@@ -45,12 +45,18 @@ fp8 | fp8-adamw)
     ;;
 fp8-355m) measure 65536000 2 '-e d24 -b 32 -d 65536' '355m=--recipe muon' '355m-fp8=--recipe muon --fp8 1' ;;
 adamw)
-    measure $long 5 '-e d12 -q 0 -c 0.1' "$adamw" 'adamw-32k-warm30=-b 32 -d 32768 -l 1.5e-3 -u 1200' \
-        'adamw-16k-wsd=-b 16 -d 16384 -l 1e-3 -u 800 -k wsd'
+    measure $long 5 '-e d12' "$adamw" 'adamw-32k=-b 32 -d 32768 --recipe adamw -l 1.5e-3' \
+        'adamw-16k-wsd=-b 16 -d 16384 --recipe adamw -u 800 -k wsd'
     ;;
-muon)
-    measure "65536000 87359488 $long" 6 '-e d12' 'muon-32k=-b 32 -d 32768 --recipe muon'
-    measure $long 6 '-e d12 -q 0 -c 0.1' "$adamw" # last: the arm of the last call is the baseline
+muon | muon-english | muon-355m)
+    model=d12 tokens=$long seeds=6
+    [ "$name" = muon ] || tokens=$((long / 2)) seeds=3
+    [ "$name" != muon-355m ] || model=d24
+    [ "$name" != muon-english ] || val_tokens=1998848 # there are no more
+    steps=$((tokens / 32768))
+    half=$((steps / 2)) two_thirds=$((steps * 2 / 3))
+    measure "$((half * 32768)) $((two_thirds * 32768))" $seeds "-e $model" 'muon-32k=-b 32 -d 32768 --recipe muon'
+    measure "$tokens" $seeds "-e $model" "$adamw" # last: the arm of the last call is the baseline
     python3 "$here/loss.py" --output "$output"
     ;;
 documents)
@@ -70,5 +76,5 @@ quarter)
     measure 507510784 1 '-e d12' "llm.c=${LLMC@Q} -b 64 -d 524288 -l 6e-4 -u 35 -q 0 -c 0.1 -s 0" # last: the baseline
     python3 "$here/loss.py" --output "$output"
     ;;
-*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw, muon, documents or quarter" ;;
+*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw, muon, muon-english, muon-355m, documents or quarter" ;;
 esac

@@ -485,11 +485,12 @@ def test_the_long_runs_are_whole_numbers_of_steps(folder):
     script = os.path.join(loss.ROOT, "dev/bench/losses.sh")
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "LLMC": peer}
     files = ["a b/it's_*.bin", "a b/val.bin", f"{folder}/l.csv"]
-    for name in ("fp8", "fp8-adamw", "fp8-355m", "adamw", "muon", "documents", "quarter"):
+    names = "fp8 fp8-adamw fp8-355m adamw muon muon-english muon-355m documents quarter"
+    for name in names.split():
         subprocess.run([script, name, *files], check=True, env=environment, cwd=folder)
     said = unit.read(f"{folder}/said")
     calls = [call.strip("\0").split("\0") for call in said.split("end\0") if "--arm" in call]
-    assert len(calls) == 11, calls
+    assert len(calls) == 15, calls
     for call in calls:
         values = [(flag, call[i + 1]) for i, flag in enumerate(call) if flag.startswith("--")]
         args = mock.Mock(common=dict(values)["--common"], val_tokens=int(dict(values)["--val-tokens"]), steps=None)
