@@ -103,7 +103,7 @@ struct GPT2 {
     void* fp8_memory;      // scales, codes of weights and, where acts.output has no room for them, of operands; or NULL
     Fp8Inputs* fp8_inputs; // (L + 1), on the host
     int fp8_begins;        // 1: the next gpt2_forward is a step's first
-    int fp8_blocks;        // whose weights have codes in this step: the first so many
+    int fp8_blocks;        // the first so many blocks' weights have this step's codes
 };
 
 #include "llmc/model/gpt2_common.h"
@@ -195,8 +195,8 @@ static void gpt2_fp8_weights(GPT2* model, int first, int blocks, std::initialize
     }
 }
 
-// In fp8, before block `block`: the codes of the weights of as many blocks as come before it, which are gathered together
-// (gpt2_update), unless this step has them. In one process, whose passes are graphs, of all.
+// In fp8, before block `block`, unless this step has them: the codes of the weights of the group of blocks that gpt2_update
+// gathers together and that begins there, as many as come before it; in one process, whose passes are graphs, of all.
 static void gpt2_fp8_blocks(GPT2* model, int block) {
     const int L = model->info.config.num_layers, C = model->info.config.channels;
     if (block < model->fp8_blocks) { return; }

@@ -35,7 +35,7 @@ __host__ __device__ inline double e4m3_value(uint8_t code) {
 }
 
 // The scale of a tensor whose largest magnitude is amax: the smallest power of two from 2^-60 to 2^60 with which nothing
-// saturates; 1 of zeros. NaN if the tensor has a number that is not finite, and then all of its products are NaN.
+// saturates; 1 of zeros. NaN if the tensor has a number that is not finite: with that scale all of its products are NaN.
 __host__ __device__ inline float e4m3_scale(float amax) {
     int exponent;
     if (!(amax <= FLT_MAX)) { return NAN; }

@@ -75,6 +75,7 @@ static inline void trainer_check_options(Options* o, int processes) {
                  {o->resume_anyway && !o->resume, CLI_INDEX_resume_anyway, "without -y 1"},
                  {o->max_skips != cli_default_options.max_skips && strcmp(o->non_finite, "skip") != 0,
                   CLI_INDEX_max_skips, "without --non-finite skip"},
+                 {o->fp8 && o->recompute != CLI_AUTO, CLI_INDEX_recompute, "with --fp8 1"},
                  {!o->documents && strcmp(o->positions, "row") != 0, CLI_INDEX_positions, "without --documents"},
                  {o->momentum != cli_default_options.momentum && strcmp(o->optimizer, "muon") != 0, CLI_INDEX_momentum,
                   "without --optimizer muon"},

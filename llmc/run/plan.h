@@ -179,7 +179,7 @@ static inline void run_plan_open(RunPlan* p, Options* o, GPT2Config config, GPT2
         if (!o->plan) { fatal("%s", p->no_gpu); }
     }
     p->memory.host_free /= (size_t)local_size;
-    if (settings.fp8) { o->recompute = 2; } // whatever is asked for: its GEMMs read nothing that would be kept
+    if (settings.fp8) { o->recompute = 2; } // its GEMMs read nothing that would be kept
     if (o->batch == CLI_AUTO && resumed_batch > 0) { o->batch = resumed_batch; }
     if (o->batch == CLI_AUTO) { o->batch = run_plan_least_(settings.comm, run_plan_auto_batch_(p, o)); }
     if (o->recompute == CLI_AUTO) { o->recompute = run_plan_most_(settings.comm, run_plan_auto_recompute_(p, o)); }

@@ -99,7 +99,7 @@ static inline double trainer_percent_(unsigned long long some, unsigned long lon
 // Before a validation, says what fp8's scales lost in the step before it.
 static inline void trainer_say_codes_(const Trainer* t, int step) {
     const GPT2Codes codes = gpt2_info(t->model)->codes;
-    if (codes.counted == 0 || !trainer_due(t, step + 1, t->options.val_every)) { return; }
+    if (codes.counted == 0 || t->val_batches == 0 || !trainer_due(t, step + 1, t->options.val_every)) { return; }
     terminal_line_clear();
     printf("note: fp8: of the numbers of step %d, %.3g%% became 0 and %.3g%% were cut off\n", step + 1,
            trainer_percent_(codes.zeros, codes.counted), trainer_percent_(codes.cut, codes.counted));

@@ -36,7 +36,7 @@ struct Fp8 {
     E4m3Scale* weight_scales; // (layers + 1, 4)
     unsigned* amax;           // (layers + 1, 8) of the step so far
     unsigned* weight_amax;    // (layers + 1, 4)
-    CodeCounts* counts;       // (layers + 1, 8), as amax; fp8_clear() takes all three together
+    CodeCounts* counts;       // (layers + 1, 8); follows the magnitudes: one memset zeroes all
     const floatX* params;     // the model's weights
     uint8_t* weights;         // their codes: a matrix's at the place that it has in params
     uint8_t* weight_columns;  // those of its transpose
@@ -44,11 +44,12 @@ struct Fp8 {
     size_t kept_bytes;
     const Fp8Inputs* inputs; // (layers + 1)
     // operands of the next GEMMs
-    uint8_t* inp;                 // of an input; in the backward pass of fcproj's, in columns
-    uint8_t *dout, *dout_columns; // of an output's gradient; but fc's,
-    uint8_t *dfch, *dfch_columns; // which is computed while fcproj's is still needed
-    float2* statistics;           // of the classifier's rows
-    int dout_of;                  // of the gradient whose codes dout holds: its scale's index; -1: none
+    uint8_t* inp;                 // an input; backward: fcproj's, in columns
+    uint8_t *dout, *dout_columns; // an output's gradient, but fc's
+    uint8_t *dfch, *dfch_columns; // fc's, computed while fcproj's is still needed
+    // before: dfch is fcproj's input, if `fused`; dfch_columns is the classifier's input, until the blocks' backward pass
+    float2* statistics; // of the classifier's rows
+    int dout_of;        // of the gradient whose codes dout holds: its scale's index; -1: none
 };
 
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
@@ -61,7 +62,7 @@ static inline int fp8_fuses(int capability) { return capability == 90; }
 struct Fp8Outputs {
     uint8_t *rows, *columns, *act_columns;
     const float *scale, *act_scale;
-    unsigned* amax;            // of what rows are the codes of
+    unsigned* amax;            // largest magnitude of the tensor that rows has the codes of
     CodeCounts* counts = NULL; // of rows, if given
 };
 // pre (R,OUT) and the codes of gelu(pre)
@@ -76,7 +77,7 @@ Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, v
 // Memory
 
 // Why fp8 does not train in micro-batches of so many tokens: all dimensions of cuBLASLt's 8-bit GEMMs are multiples of 16, as
-// channels always are.
+// channels always are, and quantize()'s grid has an end.
 static inline Status fp8_check(size_t tokens) {
     DeviceCode code;
     if (sizeof(floatX) == 4) { return status_fail("--fp8 is of bf16 builds; this one is fp32"); }
@@ -85,8 +86,9 @@ static inline Status fp8_check(size_t tokens) {
                            code.capability / 10, code.capability % 10);
     }
     status_clear();
-    if (tokens % 16 == 0) { return STATUS_OK; }
-    return status_fail("--fp8 needs micro-batches (-b times -t) in multiples of 16 tokens, not %zu", tokens);
+    if (tokens % 16 == 0 && tokens <= MOST_QUANTIZE_ROWS) { return STATUS_OK; }
+    return status_fail("--fp8 needs micro-batches (-b times -t) in multiples of 16 tokens up to %d, not %zu",
+                       MOST_QUANTIZE_ROWS, tokens);
 }
 
 // Rows of the classifier at a time: half of a batch where that is possible, and at most 8192 where that divides it. Fewer leave

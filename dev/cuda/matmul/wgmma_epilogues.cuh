@@ -39,7 +39,7 @@ struct EpilogueInput {
     // of e4m3 operands (wgmma_fp8.cuh)
     const float *a_scale, *b_scale;
     const float *scale, *act_scale; // of the codes in GemmMaps' rows and, of dgelu, in out; of those in second
-    unsigned* amax;                 // of what the codes in rows are of
+    unsigned* amax;                 // largest magnitude of the tensor that rows has the codes of
     CodeCounts* counts;             // of the codes in rows, or NULL
 };
 

@@ -81,17 +81,26 @@ if [ $flag = --gpus ]; then
     check "writes the same files" same one12 nccl
 fi
 
-# fp8: the scales of a step are those of all processes, and a checkpoint has them
+# fp8: the scales of a step are those of all processes, and a checkpoint has them. Five layers: weights are gathered and quantised
+# in groups of 1, 1, 2 and 1
 if [ $flag = --gpus ] && serves_fp8 "$trainer"; then
-    check "fp8, one process" run fp8 1 12 --fp8 1
-    check "its weights are not those of 16 bits" not cmp -s "$dir"/{one12,fp8}/model_00000012.bin
+    fp8=(-e gpt2:l5c64h2t64 --fp8 1)
+    check "fp8, one process" run fp8 1 12 "${fp8[@]}"
+    check "in 16 bits" run bf16 1 12 "${fp8[@]}" --fp8 0
+    check "the weights are others" not cmp -s "$dir"/{bf16,fp8}/model_00000012.bin
+    check "fp8 and Muon, one process" run fp8_muon 1 12 "${fp8[@]}" --optimizer muon
     for n in "${several[@]}"; do
-        check "fp8, $n processes" run "fp8_$n" "$n" 12 --fp8 1
+        check "fp8, $n processes" run "fp8_$n" "$n" 12 "${fp8[@]}"
         check "write the same files" same fp8 "fp8_$n"
+        check "fp8, -z 0, $n processes" run "fp8_z0_$n" "$n" 12 "${fp8[@]}" -z 0
+        check "write the same files, too" same fp8 "fp8_z0_$n"
     done
-    copy fp8 fp8_on 00000004
-    check "$last processes go on in fp8" run fp8_on "$last" 12 --fp8 1 -y 1
-    check "to the same files" same fp8 fp8_on
+    for optimizer in adamw muon; do
+        [ $optimizer = adamw ] && name=fp8 || name=fp8_muon
+        copy "$name" "${name}_on" 00000004
+        check "$last processes go on in fp8, $optimizer" run "${name}_on" "$last" 12 "${fp8[@]}" --optimizer $optimizer -y 1
+        check "to the same files" same "$name" "${name}_on"
+    done
 fi
 
 # Muon: a process computes whole matrices, with the same bits, and the state is smaller

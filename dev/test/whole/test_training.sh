@@ -254,6 +254,7 @@ check "nothing is saved without -o" grep -q "nothing to save\|there is no -o" "$
 if [[ $trainer == *cu* ]]; then
     if serves_fp8 "$trainer"; then
         check "fp8" run fp8 -e $model -s 0 --fp8 1 -r 1
+        check "which keeps its codes" grep -qx "note: -r 1 has no effect with --fp8 1" "$dir/fp8.log"
         gemms="GEMMs | cublaslt_fp8"
         [[ $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader) != 9.0* ]] || gemms+="; fc, input of fcproj, classifier: wgmma_fp8"
         for row in "precision | fp8" "$gemms" "recompute | 2"; do
