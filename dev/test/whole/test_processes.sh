@@ -81,8 +81,8 @@ if [ $flag = --gpus ]; then
     check "writes the same files" same one12 nccl
 fi
 
-# fp8: the scales of a step are those of all processes, and a checkpoint has them. Five layers: weights are gathered and quantised
-# in groups of 1, 1, 2 and 1
+# fp8: the scales of a step are those of all processes, and a checkpoint has them. Five layers, whose weights are gathered and
+# quantised in groups of 1, 1, 2 and 1
 if [ $flag = --gpus ] && serves_fp8 "$trainer"; then
     fp8=(-e gpt2:l5c64h2t64 --fp8 1)
     check "fp8, one process" run fp8 1 12 "${fp8[@]}"
