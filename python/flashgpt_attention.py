@@ -213,6 +213,9 @@ def _check(q, k, v, starts):
     """Raises ValueError if the arguments have no meaning, for the library or any other."""
     if (k is None) != (v is None):
         raise ValueError("attention takes qkv alone, or q, k and v")
+    for name, x in (("q" if k is not None else "qkv", q), ("k", k), ("v", v)):
+        if x is not None and not (isinstance(x, torch.Tensor) and x.is_floating_point()):
+            raise ValueError(f"{name} is {getattr(x, 'dtype', type(x).__name__)}: must be a tensor of floating point")
     shape = tuple(q.shape)
     if k is None and (len(shape) != 5 or shape[2] != 3):
         raise ValueError(f"qkv has shape {shape}: must be (B,T,3,NH,HS)")

@@ -356,7 +356,7 @@ def main():
     parser.add_argument(
         "--difference", action="store_true", help="of two runs: how far their losses differ, in numbers and as a curve"
     )
-    parser.add_argument("--follow", action="store_true", help="write again while the runs are active")
+    parser.add_argument("--follow", action="store_true", help="write again when a run has gone on, until Ctrl-C")
     parser.add_argument(
         "--every", type=positive_int, default=5, metavar="S", help="seconds between looks at the runs (default: 5)"
     )

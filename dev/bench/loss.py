@@ -54,6 +54,7 @@ SET_BY = {  # flags of the trainer that this script sets
     **dict.fromkeys(("-x", "--max-steps"), "--steps or --tokens"),
     **dict.fromkeys(("-m", "--val-steps"), "--val-tokens"),
     **dict.fromkeys(("-v", "--val-every"), "--val-every"),
+    **dict.fromkeys(("-o", "--output-dir"), "this script"),
     "--seed": "--seeds",
 }
 NOT_FINITE = 3  # the trainers' exit code
@@ -294,6 +295,8 @@ class Runs:
                 for flag in () if arm.program else flags:
                     if flag.partition("=")[0] in SET_BY:
                         fail(f"{flag} in {where}: leave it out; {SET_BY[flag.partition('=')[0]]} sets it")
+            if not arm.program and flag_of(arm.flags, "-j", "--val-data"):
+                fail(f"-j in --arm {arm.name}: all arms are validated on the same tokens; name them in --common")
         self.continued = {}  # by arm, those that continue it
         for arm in (arm for arm in args.arm if arm.continues):
             self.continued.setdefault(arm.continues, []).append(arm)

@@ -476,6 +476,11 @@ def split_names(prefix, split):
     return re.compile(re.escape(os.path.basename(f"{prefix}_{split}")) + r"(_\d{6})?\.bin")
 
 
+def is_token_file(path):
+    with errors_name(path), open(path, "rb") as f:
+        return f.read(8) in (struct.pack("<2i", *magic) for magic in (TOKENS_UINT16, TOKENS_UINT32))
+
+
 class SplitWriter:
     """The token files of one split, <prefix>_<split>.bin or, if it fills several, <prefix>_<split>_000000.bin, ...
 
@@ -486,6 +491,10 @@ class SplitWriter:
     def __init__(self, prefix, split, vocab_size, shard_tokens=100_000_000):
         self.stem = f"{prefix}_{split}"
         self.names = split_names(prefix, split)
+        folder = os.path.dirname(self.stem) or "."
+        for path in (os.path.join(folder, name) for name in os.listdir(folder) if self.names.fullmatch(name)):
+            if not is_token_file(path):
+                fail(f"{path} is no token file, and would be replaced or removed; move it, or choose another --output")
         self.vocab_size, self.shard_tokens = vocab_size, shard_tokens
         self.files = []
 

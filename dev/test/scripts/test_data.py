@@ -448,8 +448,11 @@ def test_verify_says_which_files_are_right(folder):
 # Atomic writes
 
 
+OLD = struct.pack("<256i", 20240520, 1, *[0] * 254)  # an earlier run's file
+
+
 def test_nothing_is_left_of_a_write_that_failed(folder):
-    path = write(os.path.join(folder, "x_train.bin"), "old")
+    path = write(os.path.join(folder, "x_train.bin"), OLD)
     try:
         with data_common.open_splits(os.path.join(folder, "x"), 256) as (train, val):
             train.append_packed(b"a\0" * 100)
@@ -457,14 +460,14 @@ def test_nothing_is_left_of_a_write_that_failed(folder):
             raise RuntimeError("interrupted")
     except RuntimeError:
         pass
-    assert read(path) == b"old" and os.listdir(folder) == ["x_train.bin"]
+    assert read(path) == OLD and os.listdir(folder) == ["x_train.bin"]
 
 
 def test_a_full_disk_leaves_the_old_files(folder):
     source = write(os.path.join(folder, "in.txt"), SPEECHES)
     prefix = os.path.join(folder, "out", "x")
     for split in ("train", "val"):
-        write(f"{prefix}_{split}.bin", "old")
+        write(f"{prefix}_{split}.bin", OLD)
 
     def limit():  # files may not grow beyond 2000 bytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -472,7 +475,7 @@ def test_a_full_disk_leaves_the_old_files(folder):
     _, error = run("text.py", source, "--output", prefix, "--tokenizer", "bytes", code=1, preexec_fn=limit)
     assert f"cannot write {prefix}_train" in error, error
     assert sorted(os.listdir(os.path.dirname(prefix))) == ["x_train.bin", "x_val.bin"]
-    assert read(f"{prefix}_train.bin") == read(f"{prefix}_val.bin") == b"old"
+    assert read(f"{prefix}_train.bin") == read(f"{prefix}_val.bin") == OLD
 
 
 @contextlib.contextmanager
@@ -509,7 +512,7 @@ def write_split(folder):
 
 
 def test_bytes_reach_the_disk_before_their_names(folder):
-    write(os.path.join(folder, "x_train_000001.bin"), "of an earlier run")
+    write(os.path.join(folder, "x_train_000001.bin"), OLD)
     with contextlib.redirect_stdout(io.StringIO()), file_calls() as calls:
         write_split(folder)
     assert calls[:7] == [
@@ -598,6 +601,10 @@ def test_shards_are_full_and_replace_those_of_earlier_runs(folder):
     assert [token for path in shards for token in tokens_of(path)] == list(range(256)) * 10
     run(*common, "--shard-tokens", 1000)
     run(*common)
+    notes = write(f"{prefix}_val_000003.bin", "not ours, either")
+    _, error = run(*common, code=1)
+    assert f"{notes} is no token file, and would be replaced or removed" in error and read(notes) == b"not ours, either"
+    os.remove(notes)
     names = {os.path.basename(foreign), "in.txt", "x_train.bin", "x_val.bin"}
     assert set(os.listdir(folder)) == names, os.listdir(folder)
 

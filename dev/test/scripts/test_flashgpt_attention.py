@@ -206,6 +206,8 @@ def test_arguments_that_do_not_fit(_):
         ((random(2, 3, 5, 2, 32),), "qkv has shape (2, 3, 5, 2, 32): must be"),
         ((qkv, qkv, qkv), "q has shape (2, 5, 3, 2, 32): must be (B,T,NH,HS)"),
         ((q, q), "qkv alone, or q, k and v"),
+        ((3,), "qkv is int: must be a tensor of floating point"),
+        ((q, q, q.int()), "v is torch.int32: must be a tensor of floating point"),
         ((q, None, q), "qkv alone, or q, k and v"),
         ((q, q[:, :4], q), "k is (2, 4, 2, 32) torch.bfloat16 on cpu, and q is (2, 5, 2, 32)"),
         ((q, q, q.half()), "v is (2, 5, 2, 32) torch.float16 on cpu, and q is"),
