@@ -26,7 +26,7 @@ for a text, and for four bytes a token. Files appear whole or not at all.
     X(tokenizer, NULL, "--tokenizer", text, "gpt2_tokenizer.bin", 0, 0, NULL, FOR_BOTH, FREE,                          \
       "a tokenizer file, a folder with tokenizer.json, or vocab.json and merges.txt, or the word bytes: each byte is a token")            \
     X(output, "-o", "--output", text, NULL, 0, 0, NULL, FOR_BOTH, FREE,                                                \
-      "a file, replaced if it is there, for standard output; encode writes tokens where its name ends in .bin, else numbers") \
+      "a file, replaced if it exists, instead of standard output; encode writes a token file where its name ends in .bin, else numbers") \
     X(endoftext, NULL, "--endoftext", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                           \
       "encode: <|endoftext|> before each text; decode: leave it out")                                                  \
     X(allow_special, NULL, "--allow-special", toggle, 0, 0, 1, NULL, FOR_BOTH, FREE,                                   \

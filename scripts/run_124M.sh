@@ -14,6 +14,7 @@
 set -euo pipefail
 for word; do case $word in --) break ;; -h | --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac; done
 fail() { echo "error: $*" >&2; exit 1; }
+has() { [ -n "$(ls "$@" 2>/dev/null)" ]; }
 stopped=0
 ended_with_us() { # COMMAND...: passes the signals that end this script on to the command, and waits for it
     "$@" &
@@ -68,6 +69,8 @@ awk -v n="$minutes" 'BEGIN { exit n > 10080 }' || fail "--minutes $minutes: at m
 cd "$(dirname "$0")/.."
 [[ ${TOKENIZER:-} =~ ^(bytes)?$ ]] || fail "TOKENIZER=$TOKENIZER: bytes, or nothing for GPT-2's tokens"
 [ -z "$tokens" ] || [ ${#text[@]} = 0 ] || fail "--tokens and --text: one of them"
+[ -z "$tokens" ] || { has "${tokens}"_train*.bin && has "${tokens}"_val*.bin; } ||
+    fail "--tokens $tokens: no ${tokens}_train*.bin, or no ${tokens}_val*.bin"
 [ -z "${TOKENIZER:-}" ] || [ ${#text[@]} -gt 0 ] || fail "TOKENIZER=bytes: of --text alone"
 [ -z "${TRAINER:-}" ] || { [ -x "$TRAINER" ] && [ -x generate_gpt2 ]; } ||
     fail "TRAINER=$TRAINER needs that program and $PWD/generate_gpt2; make train_gpt2 generate_gpt2 makes the CPU's"
@@ -79,7 +82,7 @@ if [ -z "${TRAINER:-}" ]; then
     make -s -j "$(nproc)" train_gpt2cu generate_gpt2cu tokenize_gpt2 || fail "make failed; make doctor says what is missing"
 fi
 
-source="${text[*]:-${tokens:-FineWeb}}${TOKENIZER:+ as bytes}"
+source="${text[*]:-${tokens:+the tokens }${tokens:-FineWeb}}${TOKENIZER:+ as bytes}"
 had=$(cat "$folder/source" 2>/dev/null || echo "another program")
 # A call that made no tokens leaves `source` empty, and the folder to any other.
 [ "$had" = "$source" ] || [ -z "$(ls -A "$folder" 2>/dev/null)" ] || { [ -e "$folder/source" ] && [ ! -s "$folder/source" ]; } ||
@@ -94,17 +97,13 @@ flock -n 9 2>/dev/null || [ $? != 1 ] || fail "-o $folder: another call is using
 recipe=(-e d12 -b 64 -t 1024 -d 65536 --recipe muon -s 0 -m 40)
 
 run=$folder/run
-has() { [ -n "$(ls "$@" 2>/dev/null)" ]; }
 without_tokens() { has "${tokens}"_*.bin "$run" || : >"$folder/source"; exit 1; }
 
 # ----------------------------------------------------------------------------
 # Tokens
 
 table=()
-if [ -n "$tokens" ]; then
-    { has "${tokens}"_train*.bin && has "${tokens}"_val*.bin; } ||
-        fail "--tokens $tokens: no ${tokens}_train*.bin, or no ${tokens}_val*.bin"
-elif [ ${#text[@]} -gt 0 ]; then
+if [ ${#text[@]} -gt 0 ]; then
     tokens=$folder/text
     val=("${tokens}"_val*.bin)
     # again of a text that has changed, but for a run that has begun with its tokens
@@ -115,7 +114,7 @@ elif [ ${#text[@]} -gt 0 ]; then
         [ "${TOKENIZER:-}" != bytes ] || special=(--tokenizer bytes)
         python3 dev/data/text.py "${text[@]}" --output "$tokens" "${special[@]}" || without_tokens
     fi
-else
+elif [ -z "$tokens" ]; then
     tokens=$folder/fineweb
     if ! has "$run"/model_*.bin; then
         shards=$(awk -v minutes="$minutes" 'BEGIN { n = int(minutes * 7 / 15 + .99); print n < 1 ? 1 : n }') # enough for 780 K tokens/s

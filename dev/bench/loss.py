@@ -293,10 +293,11 @@ class Runs:
         for arm in args.arm:
             for where, flags in (("--common", self.common), (f"--arm {arm.name}", arm.flags)):
                 for flag in () if arm.program else flags:
-                    if flag.partition("=")[0] in SET_BY:
-                        fail(f"{flag} in {where}: leave it out; {SET_BY[flag.partition('=')[0]]} sets it")
-            if not arm.program and flag_of(arm.flags, "-j", "--val-data"):
-                fail(f"-j in --arm {arm.name}: all arms are validated on the same tokens; name them in --common")
+                    name = flag.partition("=")[0]
+                    if name in SET_BY:
+                        fail(f"{flag} in {where}: leave it out; {SET_BY[name]} sets it")
+                    if flags is arm.flags and name in ("-j", "--val-data"):
+                        fail(f"{flag} in {where}: all arms are validated on the same tokens; name them in --common")
         self.continued = {}  # by arm, those that continue it
         for arm in (arm for arm in args.arm if arm.continues):
             self.continued.setdefault(arm.continues, []).append(arm)

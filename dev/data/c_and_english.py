@@ -4,7 +4,7 @@
     python3 dev/data/c_and_english.py                   # c_and_english/c_and_english_{train_*,val}.bin; fetches 222 MB
     python3 dev/data/c_and_english.py --sources folder  # of the files below a folder that those two would take
 
-Takes a minute on two cores, 350 MB of memory, 1.5 GB of disk, half of it temporary. Both splits have both kinds.
+Takes a minute on two cores, 300 MB of memory, 1.5 GB of disk, half of it temporary. Both splits have both kinds.
 """
 
 import english

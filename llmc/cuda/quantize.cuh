@@ -18,7 +18,7 @@ than every number. Numbers that are not finite become NaN, where saturating woul
 #include "gelu.cuh"
 
 constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256; // of a block's tile
-constexpr int MOST_QUANTIZE_ROWS = 65535 * QUANTIZE_ROWS;                         // the y of a grid
+constexpr int MOST_QUANTIZE_ROWS = 65535 * QUANTIZE_ROWS;                         // the most that a grid has in y
 
 __host__ __device__ constexpr int code_at(int i) { return (i & ~15) + (i & 7) * 2 + (i >> 3 & 1); }
 

@@ -131,7 +131,7 @@ Status gpt2_create(GPT2** result, GPT2Config config, GPT2Settings settings) {
     GPT2Info* info = &model->info;
     info->config = config;
     info->settings = settings;
-    if (settings.fp8) { info->settings.recompute = 2; } // the codes of these inputs are kept
+    if (settings.fp8) { info->settings.recompute = 2; } // the codes of these inputs are kept in their place
     info->num_parameters = gpt2_parameters(info->table, config);
     info->weight_bytes = sizeof(floatX);
     info->rank = comm_rank(settings.comm), info->size = comm_size(settings.comm);

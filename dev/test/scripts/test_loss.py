@@ -525,6 +525,7 @@ def test_bad_input_ends_in_one_line(folder):
         (["--steps", "4"], ("a=-b auto",), "--arm a must have -b, -t and -d, as numbers above 0"),
         (["--steps", "4"], ("a=-b 0",), "--arm a must have -b, -t and -d, as numbers above 0"),
         (["--steps", "4"], ("a=", "b=-j other.bin"), "-j in --arm b: all arms are validated on the same tokens"),
+        (["--steps", "4"], ("a=", "b=--val-data=other.bin"), "--val-data=other.bin in --arm b: all arms are"),
         (["--steps", "4"], ("a=", "b=-o run"), "-o in --arm b: leave it out; this script sets it"),
         (["--steps", "4"], ("a=", "b=-x 9"), "-x in --arm b: leave it out; --steps or --tokens sets it"),
         (["--steps", "4"], ("a=--val-every=2",), "--val-every=2 in --arm a: leave it out; --val-every sets it"),

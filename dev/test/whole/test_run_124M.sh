@@ -151,11 +151,12 @@ script_of_tokens() { TOKENIZER='' "$script" "${tokens[@]}" "$@" >"$dir/log" 2>&1
 check "token files" script_of_tokens --minutes 0.01 -o "$dir/of tokens" "${small[@]}"
 check "are trained on" grep -qxF "result --train-data $dir/made/text_train*.bin" "$dir/of tokens/run/main.flags"
 check "where they are" test ! -e "$dir/of tokens/text_train.bin"
-TOKENIZER='' check "in a folder of their own" refuses "$dir/of tokens is of $dir/made/text, not of FineWeb" -o "$dir/of tokens"
+TOKENIZER='' check "in a folder of their own" refuses "$dir/of tokens is of the tokens $dir/made/text, not of FineWeb" -o "$dir/of tokens"
+check "tokens as bytes" refuses "TOKENIZER=bytes: of --text alone" "${tokens[@]}" -o "$dir/none"
 rm "$dir/made/text_val.bin"
 TOKENIZER='' check "a split is missing" refuses "--tokens $dir/made/text: no .*_train\*.bin, or no" "${tokens[@]}" -o "$dir/none"
 TOKENIZER='' check "tokens and text" refuses "--tokens and --text: one of them" "${tokens[@]}" "${same[@]}"
-check "tokens as bytes" refuses "TOKENIZER=bytes: of --text alone" "${tokens[@]}" -o "$dir/none"
+check "which leaves no folder" test ! -e "$dir/none"
 
 # FineWeb, of a fineweb.py that makes shards of bytes
 mkdir -p "$dir/tree/scripts" "$dir/tree/dev/data"
