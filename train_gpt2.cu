@@ -1038,12 +1038,13 @@ static Status gpt2_build(GPT2* model) {
 }
 
 // A lower bound, in seconds, of a layer's backward pass over BT tokens: twice the 24 C^2 FLOPs a token of the forward pass's
-// GEMMs, at the 16-bit peak of the tensor cores
+// GEMMs, at the tensor cores' peak
 static double gpt2_layer_seconds(const GPT2* model, size_t BT) {
     int kilohertz = 0, major = model->device.major;
     int flops_per_clock = major >= 10 ? 8192 : major == 9 ? 4096 : 2048; // per SM, of the fastest GPUs of each
     double C = model->info.config.channels;
     cuda_try(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, gpt2_device));
+    if (model->info.settings.fp8) { flops_per_clock *= 2; }
     return 48.0 * C * C * (double)BT / (1e3 * kilohertz * flops_per_clock * model->device.multiProcessorCount);
 }
 

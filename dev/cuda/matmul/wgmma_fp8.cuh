@@ -84,6 +84,7 @@ template <bool BACKWARD> struct QuantisedGelu {
             uint32_t act_words[row_blocks][8];
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
+                float of_row[2] = {}; // the largest of the thread's rows h
                 const int turn = c * row_blocks + block;
                 const uint32_t box = box_of(turn);
                 if constexpr (BACKWARD) {
@@ -119,7 +120,7 @@ template <bool BACKWARD> struct QuantisedGelu {
                                              x.y * gelu_derivative(pre.y, sigma.y)};
                                 sums[2 * octet] += out[o][h].x, sums[2 * octet + 1] += out[o][h].y;
                             }
-                            largest = larger_magnitude(larger_magnitude(largest, out[o][h].x), out[o][h].y);
+                            of_row[h] = larger_magnitude(larger_magnitude(of_row[h], out[o][h].x), out[o][h].y);
                         }
                         if (BACKWARD) { act_words[block][octet] = four_codes(act[0], act[1], act_inverse); }
                     }
@@ -130,6 +131,11 @@ template <bool BACKWARD> struct QuantisedGelu {
                     if constexpr (!BACKWARD) {
                         mma::stmatrix_x4(box + matrix_offset(base, 2 * j), pre4[0], pre4[1], pre4[2], pre4[3]);
                     }
+                }
+#pragma unroll
+                for (int h = 0; h < 2; h++) { // forward, rows beyond M are gelu(bias)
+                    const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread(), 2 * h);
+                    largest = larger_magnitude(largest, BACKWARD || row < in.M ? of_row[h] : 0.0f);
                 }
             }
             if (!(largest <= FLT_MAX)) { // saturating would hide it

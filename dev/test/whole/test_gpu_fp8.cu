@@ -248,6 +248,10 @@ static void check_fused(int R, int C) {
         }
     }
     std::vector<floatX> bias = random_numbers(N, 1, 5);
+    // a column whose pre is 8 - 4, and would be 8 in rows beyond R
+    for (int i = 0; i < R; i++) { a[(size_t)i * C] = e4m3_of(1); }
+    memset(&b[(size_t)(N - 2) * C], 0, C);
+    b[(size_t)(N - 2) * C] = e4m3_of(-128), bias[N - 2] = (floatX)8.0f;
     const float a_scale = 0.25f, b_scale = 0.125f, act_scale = 0x1p-6f, dpre_scale = 0x1p-7f;
     const std::vector<double> x_a = decoded(a), x_b = decoded(b);
     std::vector<double> z(n), size(n); // a b^T, and the root of the sum of its terms' squares
