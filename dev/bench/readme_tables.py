@@ -304,8 +304,9 @@ def scaling_runs(path):
 
 def scaling():
     """Several GPUs beside one."""
-    path, plot = f"{H200}/scaling.csv", f"{H200}/scaling.svg"
+    path, fp8, plot = (f"{H200}/scaling{end}" for end in (".csv", "_fp8.csv", ".svg"))
     runs = scaling_runs(path)
+    runs += [{**run, "setting": f"--fp8 1 {run['setting']}".strip()} for run in scaling_runs(fp8)]
     if not runs:
         return ""
     lines = [
@@ -321,17 +322,20 @@ def scaling():
         )
     shown = dict.fromkeys(map(provenance, runs))
     waits, said = f"{H200}/scaling_profile.csv", []
-    for row in read_csv(waits):
+    in_fp8 = [{**row, "in": " in fp8"} for row in read_csv(f"{H200}/scaling_fp8_profile.csv")]
+    for row in read_csv(waits) + in_fp8:
         ms = {name[:-3]: float(value) for name, value in row.items() if name.endswith("_ms")}
         said.append(
-            f"{SIZES.get(row['model'], row['model'])} on {row['gpus']} waits {ms['wait_gradients']:.2f} ms for "
-            f"gradients, {ms['wait_weights']:.2f} for weights and {ms['wait_sums']:.2f} for norm and losses, out of "
+            f"{SIZES.get(row['model'], row['model'])}{row.get('in', '')} on {row['gpus']} waits "
+            f"{ms['wait_gradients']:.2f} ms for gradients, {ms['wait_weights']:.2f} for weights and "
+            f"{ms['wait_sums']:.2f} for norm and losses, out of "
             f"{ms['exchange_gradients'] + ms['exchange_weights']:.1f} ms of transfers"
         )
     exposed = f"\n\nExposed communication in one step ([profile]({waits})): {'; '.join(said)}." if said else ""
+    also = f", and in fp8 ([scaling_fp8.csv]({fp8}))" if read_csv(fp8) else ""
     image = f"\n\n![Several GPUs beside one]({plot})" if os.path.exists(os.path.join(ROOT, plot)) else ""
     return (
-        "Steady-state steps in bf16 without accumulation, alternating between one GPU and all "
+        f"Steady-state steps in bf16{also} without accumulation, alternating between one GPU and all "
         f"([scaling.csv]({path})): {'; '.join(shown)}.\n\n" + "\n".join(lines) + exposed + image
     )
 

@@ -3,6 +3,7 @@
 
     make train_gpt2cu build/exchange_profile && dev/bench/scaling.py        # all GPUs; 8 minutes on two H200s
     dev/bench/scaling.py --gpus 2 --models d48 --rounds 1 --peers 0         # two of them, one model, not PyTorch
+    dev/bench/scaling.py --fp8 1 --models d12 --others --peers 0            # in fp8: scaling_fp8.csv
 
 Each GPU has the same B and T (124M: 64 x 1024, 1558M: 8 x 1024) and there is no accumulation, so a step on N GPUs does
 N times the work of one and should take as long. A round is of 1, 2, 4, ... and all GPUs; that on one takes another GPU
@@ -96,11 +97,12 @@ def visible(gpus):
     return {**os.environ, **order, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "OMP_WAIT_POLICY": "passive"}
 
 
-def command_of(program, model, n, steps, folder):
+def command_of(args, program, model, n, steps, folder):
     B, T = SHAPES[model]
     tokens = os.path.join(folder, "tokens.bin")
     command = [program, "-e", model, "-i", tokens, "-j", tokens, "-b", B, "-t", T, "-d", B * T * n]
-    return list(map(str, [*command, "-x", steps, "-v", 0, "-m", 0, "-s", 0, "-r", 1, "--gpus", n]))
+    command += ["--fp8", 1] if args.fp8 else ["-r", 1]
+    return list(map(str, [*command, "-x", steps, "-v", 0, "-m", 0, "-s", 0, "--gpus", n]))
 
 
 def steps_of(args, model):
@@ -113,7 +115,7 @@ def profiled(args, model, gpus, folder):
     """The row, without its provenance, of what a step on these GPUs waits for."""
     B, T = SHAPES[model]
     warm_up, _ = steps_of(args, model)
-    command = command_of(args.profile, model, len(gpus), warm_up + PROFILED + 1, folder)
+    command = command_of(args, args.profile, model, len(gpus), warm_up + PROFILED + 1, folder)
     environment = {**visible(gpus), "PROFILE": f"{warm_up}:{PROFILED}"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     found = dict(re.findall(r"^profile (\S+) ([\d.]+)$", done.stdout, re.M))
@@ -130,7 +132,7 @@ def ours(args, model, gpus, how, folder):
     B, T = SHAPES[model]
     n = len(gpus)
     warm_up, steps = steps_of(args, model)
-    command = command_of(args.trainer, model, n, warm_up + steps, folder)
+    command = command_of(args, args.trainer, model, n, warm_up + steps, folder)
     for flag, value in zip(("-z", "--sum-order", "--exchange"), how) if n > 1 else ():
         command += [flag, str(value)]
     energy, ends, joules, said, mib = Energy(gpus), [], [], [], 0
@@ -245,6 +247,7 @@ def main():
     here = gpus_here()
     parser.add_argument("--gpus", type=positive_int, default=len(here) or None, metavar="N", help="default: all")
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=["d12", "d48"], help="default: d12 d48")
+    parser.add_argument("--fp8", type=int, choices=[0, 1], default=0, help="1: in fp8 (default: %(default)s)")
     parser.add_argument("--rounds", type=positive_int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--warm-up", type=float, default=8, metavar="SECONDS", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=8, help="that are timed (default: %(default)s)")
@@ -268,7 +271,9 @@ def main():
         args.peers = 0
     common = gpu_provenance(gpu_name())
     place = args.output or os.path.join(BENCH, file_name(common["gpu"]))
-    predicted, path, measured = predictions(), os.path.join(place, "scaling.csv"), []
+    of = "scaling_fp8" if args.fp8 else "scaling"
+    path, measured = os.path.join(place, f"{of}.csv"), []
+    predicted = {} if args.fp8 else predictions()  # the model of a step is of bf16
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), 50257, 4 << 20)
         for model in args.models:  # written as soon as they are there
@@ -282,7 +287,7 @@ def main():
             measured += rows
             if len(every) > 1 and args.profile and os.path.exists(args.profile):
                 row = {**profiled(args, model, every, folder), **common}
-                write_rows(os.path.join(place, "scaling_profile.csv"), PROFILE_COLUMNS, ("model", "gpus", "gpu"), [row])
+                write_rows(os.path.join(place, f"{of}_profile.csv"), PROFILE_COLUMNS, ("model", "gpus", "gpu"), [row])
     runs = [r for r in scaling_runs(os.path.relpath(path, ROOT)) if int(r["max_gpus"]) == args.gpus]
     print(table_of(runs, measured, predicted))
 

@@ -116,6 +116,18 @@ def test_rounds_alternate_and_take_another_gpu_each_time(folder):
     assert abs(of_one - 100 * float(table[1][3]) / float(table[2][3])) < 0.2 and 90 < predicted < 100, table
 
 
+def test_fp8_has_a_file_of_its_own(folder):
+    measured(folder, "--models", "d12", "--others", "--rounds", "1")
+    bf16 = unit.read(os.path.join(folder, "scaling.csv"))
+    os.remove(os.path.join(folder, "said"))
+    measured(folder, "--models", "d12", "--others", "--rounds", "1", "--fp8", "1")
+    commands = unit.read(os.path.join(folder, "said")).splitlines()
+    assert all("--fp8 1" in c and "-r 1" not in c for c in commands) and len(commands) == 3, commands
+    assert unit.read(os.path.join(folder, "scaling.csv")) == bf16
+    for name in "scaling_fp8.csv", "scaling_fp8_profile.csv":
+        assert "d12,64,1024" in unit.read(os.path.join(folder, name)), name
+
+
 def test_readme_shows_the_means_of_the_rounds(folder):
     path, rows, _ = measured(folder, "--models", "d48", "--rounds", "1")
     how = [(row["zero"], row["sum_order"], row["exchange"]) for row in rows]

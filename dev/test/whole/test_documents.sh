@@ -40,6 +40,13 @@ check "and the same losses" cmp "$dir/one/main.log" "$dir/two/main.log"
 rm -f "$dir"/one/*_00000008*
 check "a resumed run" train one --documents 2 --positions document -y 1
 check "has the same bits, too" same one two
+if [[ $trainer == *cu_* ]] && serves_fp8 "$trainer"; then
+    check "documents in fp8" train fp8 --documents 2 --fp8 1
+    check "lose little" awk -v a="$(losses tel validation | tail -n 1 | cut -d : -f 3)" -v b="$(losses tel fp8 | tail -n 1 | cut -d : -f 3)" \
+        'BEGIN { exit !(b != "" && b < a + .05) }'
+    check "documents in fp8 the other way" train fp8_two --documents 2 --fp8 1 "${other[@]}"
+    check "has the same bits" same fp8 fp8_two
+fi
 refuses() { ! "$trainer" "${data[@]}" "${exact[@]}" -e gpt2:l2c64h2t64 -s 0 "${@:2}" >"$dir/out" 2>&1 && grep -q -- "$1" "$dir/out"; }
 check "a run of documents does not go on without" refuses "^note: --documents: the checkpoint has 2, this run 0 (changes the result)" \
     -x 12 -n 4 -o "$dir/two" -y 1 --documents 0
