@@ -77,8 +77,12 @@ static inline int generate_length(const GenerateModel* m, const Prompts* prompts
     for (int i = 0; i < prompts->count; i++) {
         size_t n = prompts->items[i].tokens.count;
         if (n > (size_t)most && strcmp(o->overflow, "stop") == 0) {
-            fatal("prompt %d has %zu tokens, the context is %d%s; shorten it, or --overflow slide keeps its last %d",
-                  i + 1, n, most, m->remark, generate_kept(most));
+            char name[1200];
+            int line = i + 1 - o->prompt.count; // of --prompt-file, whose prompts follow those of --prompt
+            snprintf(name, sizeof(name), "prompt %d", i + 1);
+            if (o->prompt_file != NULL && line > 0) { snprintf(name, sizeof(name), "%s:%d", o->prompt_file, line); }
+            fatal("%s has %zu tokens, the context is %d%s; shorten it, or --overflow slide keeps its last %d", name, n,
+                  most, m->remark, generate_kept(most));
         }
         longest = n > longest ? n : longest;
     }

@@ -406,6 +406,8 @@ bad "--stop ''" --stop ""
 bad "--context 65: the model has positions for 64 tokens" --context 65
 bad "prompt 1 has 100 tokens, the context is 64" -p "$(printf 'a%.0s' {1..100})"
 bad "prompt 2 has 4 tokens, the context is 3" -p a -p "four" --context 3
+printf 'a\n\nfour\n' >"$dir/long_prompts"
+bad "$dir/long_prompts:3 has 4 tokens, the context is 3" -p a --prompt-file "$dir/long_prompts" --context 3
 check "more tokens than were trained" refused "prompt 1 has 40 tokens, the context is 32 $longer; shorten it" -e "$dir/rows" \
     -p "$(printf 'a%.0s' {1..40})"
 check "questions too" refused "a row has 34 tokens, the context is 32 $longer" -e "$dir/rows" --hellaswag "$dir/hellaswag.bin"
