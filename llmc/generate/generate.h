@@ -26,6 +26,18 @@ enum { EXIT_INTERRUPTED = 128 + SIGINT };
 // ----------------------------------------------------------------------------
 // Checks
 
+// Notes flags of samples that are given where there are none. --context and -b are for scores, too.
+static inline void generate_note_unused_(const Options* o, const char* mode) {
+    for (int i = CLI_INDEX_tokens; i <= CLI_INDEX_echo; i++) {
+        const CliFlag* f = &cli_flags[i];
+        char value[64];
+        int of_scores = i == CLI_INDEX_context || i == CLI_INDEX_batch;
+        if (!o->typed[i] || (of_scores && o->export_to == NULL)) { continue; }
+        print_note("%s %s has no effect with %s", f->short_name ? f->short_name : f->long_name, cli_value(o, f, value),
+                   mode);
+    }
+}
+
 // Flags that need another one, or that exclude each other
 static inline void generate_check_modes_(const Options* o) {
     const char* modes[] = {o->interactive ? "--interactive" : NULL, o->perplexity ? "--perplexity" : NULL,
@@ -43,6 +55,7 @@ static inline void generate_check_modes_(const Options* o) {
     if (strcmp(o->export_dtype, "auto") != 0 && o->export_to == NULL) {
         fatal("--export-dtype %s: it is for --export", o->export_dtype);
     }
+    if (mode != NULL && !o->interactive) { generate_note_unused_(o, mode); }
 }
 
 static inline void generate_check_options(const Options* o) {

@@ -212,6 +212,8 @@ check "every token once" says ": 699 tokens scored, windows of 64, stride 32"
 check "an odd window" score "$dir/text.md" --context 31
 check "has half of it, rounded up, for a stride" says ": 699 tokens scored, windows of 31, stride 16"
 check "a text is scored" score "$dir/text.md"
+of "$model" --perplexity "$dir/text.md" -n 9 --context 64 >"$dir/stdout" 2>"$dir/stderr"
+check "a flag of samples is noted" test "$(cat "$dir/stderr")" = "note: -n 9 has no effect with --perplexity"
 check "by three numbers" says "^loss [0-9.]* nats per token, perplexity [0-9.]*, [0-9.]* bits per byte"
 check "tokens in a file are scored" score "$dir/tokens_train.bin"
 check "a longer stride, another loss" test "$(loss_of "$dir/text.md")" != "$(loss_of "$dir/text.md" --stride 64)"
@@ -358,7 +360,8 @@ tiny=$PWD/dev/reference/tiny.bin
 check "a folder without a tokenizer is warned of" says "^warning: --export mute: no tokenizer for the model's 251 tokens, so the folder has none; --tokenizer names one"
 check "in no other words" test "$(wc -l <"$dir/score")" -eq 2
 check "and what it has is said" says "^wrote mute: model.safetensors, config.json$"
-of "$model" --export "$dir/alone.safetensors" 2>"$dir/score"
+of "$model" --export "$dir/alone.safetensors" --context 64 2>"$dir/score"
+check "a flag that an export does not use is noted" says "^note: --context 64 has no effect with --export$"
 check "a warning says that a file of weights alone has no number of heads" says "does not say that its model has 2 heads"
 of "$model" --tokenizer "$dir/exported" -p int -n 1 >"$dir/plain" 2>"$dir/score"
 check "a warning says that bytes need no tokenizer" says "^warning: --tokenizer $dir/exported is not read: the 256 tokens of this model are bytes"
