@@ -492,6 +492,7 @@ static inline void trainer_open(Trainer* t) {
     run_start_open(&t->start, o, t->comm);
     recipe_set(o, -1);
     trainer_check_options(o, comm_size(t->comm)); // with what -y 1 takes from the run
+    run_start_check_data(&t->start, o);
     // Older versions recorded flags that have no effect: with the checkpoint's values they compare as equal.
     run_flags_take(o, &t->start.before, o->output_dir);
     t->resumed = t->start.step >= 0;

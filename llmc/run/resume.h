@@ -186,6 +186,23 @@ static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     if (s->step >= 0 || s->flags.text != NULL) { run_start_take_flags_(s, o); }
 }
 
+// Rank 0: refuses token files that the run's main.flags names by a relative path, if this command is run in another directory.
+static inline void run_start_check_data(const RunStart* s, const Options* o) {
+    if (comm_rank(s->comm) > 0 || s->flags.text_bytes == 0) { return; }
+    const int needed[] = {!o->overfit, o->overfit || o->val_steps != 0};
+    for (int i = CLI_INDEX_train_data; i <= CLI_INDEX_val_data; i++) {
+        const char *path = cli_value(o, &cli_flags[i], NULL), *flag = cli_flags[i].short_name;
+        glob_t paths;
+        if (!needed[i] || o->typed[i] || path[0] == '/') { continue; }
+        if (token_file_glob(&paths, path) != 0) {
+            fatal("no token file matches %s, which is %s of the run in %s, relative to the directory where it was last "
+                  "started; start there, or give %s",
+                  path, flag, o->output_dir, flag);
+        }
+        globfree(&paths);
+    }
+}
+
 // What main.flags will hold
 static inline void run_start_keep_flags(RunStart* s, const Options* o) {
     run_identity_free(&s->flags);

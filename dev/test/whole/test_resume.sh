@@ -5,7 +5,7 @@
 #     dev/test/whole/test_resume.sh ./train_gpt2
 #     dev/test/whole/test_resume.sh build/train_gpt2cu_bf16 ./train_gpt2     and a run of one that goes on in the other
 . dev/test/fixtures/unit.sh
-trainer=${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu [the other]}
+trainer=$(realpath "${1:?usage: $0 ./train_gpt2 or ./train_gpt2cu [the other]}")
 other=${2:-}
 write_text
 run=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e gpt2:l2c64h2t64 -b 4 -t 64 -d 512 -l 2e-3 -u 5 -q 0.1 -c 0.1 -x 20
@@ -123,6 +123,16 @@ check "after it it is refused" refused "1 of these settings" -o "$dir/wsd" -y 1 
 check "which says what it changes" says "note: --max-steps: the checkpoint has 20, this run 40 (changes the result: step 20 had the learning rate 0.0004412, and has 0.002 in a run of 40 steps)"
 check "a cosine depends on the steps" refused "1 of these settings" -o "$dir/bare" -y 1 -x 40
 check "--resume-anyway goes on" trains -o "$dir/bare" -y 1 -x 21 --resume-anyway
+
+# token files with relative paths, and another directory
+elsewhere() { (cd "$1" && "${@:2}"); }
+mkdir "$dir/there"
+check "a run of relative paths ends" elsewhere "$dir" trains "${run[@]}" -i text_train.bin -j text_val.bin -x 10 -o relative
+check "-i of the run in another directory" elsewhere "$dir/there" refused "no token file matches text_train.bin, which is -i of \
+the run in ../relative, relative to the directory where it was last started; start there, or give -i" -o ../relative -y 1
+check "-j, too" elsewhere "$dir/there" refused "which is -j of the run in ../relative" -o ../relative -y 1 -i ../text_train.bin
+check "where it was started it goes on" elsewhere "$dir" trains -o relative -y 1
+check "and with both given" elsewhere "$dir/there" trains -o ../relative -y 1 -i ../text_train.bin -j ../text_val.bin
 
 # a recipe, and its settings as they are typed
 plain=(-i "$dir/text_train.bin" -j "$dir/text_val.bin" -e gpt2:l2c64h2t64 -b 4 -t 64 -d 2048 -x 20 -v 0 -s 0 -m 2 -n 10)
