@@ -91,6 +91,9 @@ static inline void trainer_check_options(Options* o, int processes) {
         printf("note: without -n STEPS: the model is lost at the end of the run; only a run that a signal stops is "
                "saved\n");
     }
+    if (o->max_steps == 0 && o->checkpoint_every > 0) { // it stays the run's, for -y 1
+        printf("note: -n %d has no effect with -x 0: a checkpoint follows a step\n", o->checkpoint_every);
+    }
     trainer_note_llmc_(o);
     if (o->overfit) { o->train_data = o->val_data; }
 }

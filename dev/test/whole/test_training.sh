@@ -601,6 +601,7 @@ check "it has no note" without_note "$dir/stdout"
 check "-nk without -n" notes "-nk 3 has no effect without -n" "${short[@]}" -nk 3
 check "-nm without -n" notes "-nm 3 has no effect without -n" "${short[@]}" -nm 3
 check "-n without -o" notes "-n 5 has no effect without -o" "${short[@]}" -n 5 -nk 3
+check "-n without a step" notes "-n 5 has no effect with -x 0" "${short[@]}" -n 5 -o "$dir/no_step"
 check "--overwrite without -o" notes "--overwrite 1 has no effect without -o" "${short[@]}" --overwrite
 check "a run without -o ends" "$trainer" "${short[@]}" -x 1 -u 1 >"$dir/stdout"
 check "it says once that nothing is kept" test "$(grep -c '^note: without -o FOLDER: nothing of this run is kept' "$dir/stdout")" -eq 1
