@@ -82,7 +82,9 @@ static inline void checkpoint_writer_open(CheckpointWriter* w, GPT2* model, Chec
 static inline void checkpoint_writer_write_files_(CheckpointWriter* w) {
     const CheckpointWriterSettings* s = &w->settings;
     ShardsEnd end;
-    Status status = checkpoint_write(&w->source, &w->run, s->folder->path);
+    Status status = checkpoint_make_directory_(s->folder->path);
+    if (status == STATUS_OK) { status = run_folder_hold(s->folder); }
+    if (status == STATUS_OK) { status = checkpoint_write(&w->source, &w->run, s->folder->path); }
     w->result = w->source.not_finite                                    ? CHECKPOINT_NOT_FINITE
                 : __atomic_load_n(&w->source.give_up, __ATOMIC_RELAXED) ? CHECKPOINT_GIVEN_UP
                                                                         : CHECKPOINT_FAILED;
@@ -131,7 +133,8 @@ static inline void checkpoint_writer_warn_(const CheckpointWriter* w) {
     const char* directory = w->settings.folder->path;
     int newest = w->settings.newest;
     char still[1200] = "", again[64] = "";
-    if (newest >= 0 && file_exists(checkpoint_paths(directory, newest).done)) {
+    int ours = run_folder_is_ours(w->settings.folder);
+    if (newest >= 0 && ours && file_exists(checkpoint_paths(directory, newest).done)) {
         snprintf(still, sizeof(still), "; %s still has checkpoint %08d", directory, newest);
     }
     if (w->result == CHECKPOINT_FAILED && w->next_step >= 0) {

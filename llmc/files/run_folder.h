@@ -7,6 +7,7 @@ another run is active, and which checkpoints -nk deletes.
     int step = run_folder_newest(&folder, &scan, is_whole); // a function on a folder and a step
     ...                                                  // all that could refuse the run
     run_folder_clean(&scan, step);                       // the first change on the disk
+    run_folder_hold(&folder);                            // before a save: somebody may have deleted the folder
     run_folder_keep(&folder, 5, 1000, 400);              // after checkpoint 400 was written; in any thread
 
 Only files with the names of checkpoint.h's, main.log, main.jsonl, main.flags and their .tmp files are looked at, and only they
@@ -30,6 +31,9 @@ typedef struct {
     int* damaged; // (num_damaged) steps of checkpoints that were found not to be whole
     int num_damaged;
     char damage[2048]; // what is wrong with the newest of them
+    const char* flags; // (flags_bytes) text of main.flags, which is the caller's; NULL: none yet
+    size_t flags_bytes;
+    int64_t flags_time; // atomic: when it was written, by which the run knows its folder again
 } RunFolder;
 
 typedef enum { FOLDER_MODEL, FOLDER_STATE, FOLDER_DONE, FOLDER_LOG, FOLDER_TEMPORARY } FolderFileKind;
@@ -400,7 +404,8 @@ static inline int folder_try_lock_(int* fd, const char* file) {
     return -1;
 }
 
-// Locks a folder for this run, and names it; one that does not exist is only named. An error names who holds the lock.
+// Locks a folder for this run, and names it; one that does not exist is only named. An error names who holds the lock. Without
+// an error there is no lock where the file system has none.
 static inline Status run_folder_lock(RunFolder* folder, const char* path) {
     char file[1024 + 16], text[256] = "", process[20] = "?", host[200] = "?";
     struct stat st;
@@ -422,10 +427,7 @@ static inline Status run_folder_lock(RunFolder* folder, const char* path) {
                            path, process, host, file);
     }
     if (locked < 0) { return status_fail("cannot lock %s: %s", file, strerror(error)); }
-    if (locked == 0) {
-        printf("note: the file system of %s has no locks: nothing keeps a second run out\n", path);
-        return STATUS_OK;
-    }
+    if (locked == 0) { return STATUS_OK; }
     gethostname(host, sizeof(host) - 1);
     int length = snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), host);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) { /* a full disk: it is locked still */
@@ -446,6 +448,76 @@ static inline void run_folder_unlock(RunFolder* folder) {
     temporary_remove(folder->slot);
     close(folder->lock);
     folder->lock = -1;
+}
+
+// ----------------------------------------------------------------------------
+// A folder that is deleted while its run continues: another run may take it
+
+// When the folder's main.flags was written, in ns since 1970; 0 if there is none.
+static inline int64_t folder_flags_time_(const RunFolder* folder) {
+    char file[1024 + 16];
+    struct stat st;
+    snprintf(file, sizeof(file), "%s/main.flags", folder->path);
+    return stat(file, &st) == 0 ? (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec : 0;
+}
+
+// Writes folder->flags as main.flags.
+static inline Status run_folder_write_flags(RunFolder* folder) {
+    char path[1024];
+    AtomicFile file;
+    snprintf(path, sizeof(path), "%.960s/main.flags", folder->path);
+    TRY(atomic_open(&file, path));
+    TRY(atomic_write(&file, folder->flags, folder->flags_bytes));
+    TRY(atomic_commit(&file));
+    __atomic_store_n(&folder->flags_time, folder_flags_time_(folder), __ATOMIC_RELAXED);
+    return STATUS_OK;
+}
+
+// 1 if the folder has this run's main.lock or main.flags: no other run has taken it. Always 1 for a run without a lock. A
+// folder that was moved to another disk still has its main.flags, with its time. May be called in any thread.
+static inline int run_folder_is_ours(const RunFolder* folder) {
+    char file[1024 + 16];
+    if (folder->lock < 0 || folder->flags == NULL) { return 1; }
+    snprintf(file, sizeof(file), "%s/main.lock", folder->path);
+    if (folder_is_named_(folder->lock, file)) { return 1; }
+    int64_t now = folder_flags_time_(folder);
+    return now != 0 && now == __atomic_load_n(&folder->flags_time, __ATOMIC_RELAXED);
+}
+
+// Locks the folder anew, unless another run holds it or has left files there. The lock keeps its file descriptor, which other
+// threads look at.
+static inline Status folder_lock_again_(RunFolder* folder) {
+    RunFolder again;
+    RunFolderScan scan;
+    TRY(run_folder_lock(&again, folder->path));
+    Status status = run_folder_scan(&scan, folder->path);
+    if (status == STATUS_OK && scan.num_files > 0 && !run_folder_is_ours(folder)) {
+        status = status_fail("-o %s: it was deleted, and has files of another run now; move them away", folder->path);
+    }
+    run_folder_scan_free(&scan);
+    if (status == STATUS_OK && again.lock >= 0 && dup3(again.lock, folder->lock, O_CLOEXEC) < 0) {
+        status = status_fail("cannot lock %s: %s", folder->path, strerror(errno));
+    }
+    if (status != STATUS_OK) { run_folder_unlock(&again); }
+    if (again.lock < 0) { return status; }
+    folder->slot = again.slot;
+    close(again.lock);
+    return STATUS_OK;
+}
+
+// Before a save: makes sure that the folder, which must exist, is still this run's, with main.lock and main.flags. Does not
+// print or end the program.
+static inline Status run_folder_hold(RunFolder* folder) {
+    char file[1024 + 16];
+    status_clear();
+    if (folder->lock < 0 || folder->flags == NULL) { return STATUS_OK; }
+    snprintf(file, sizeof(file), "%s/main.lock", folder->path);
+    if (!folder_is_named_(folder->lock, file)) {
+        temporary_remove(folder->slot); // the name is nobody's, or another run's
+        folder->slot = -1;
+        TRY(folder_lock_again_(folder));
+    }
+    return folder_flags_time_(folder) != 0 ? STATUS_OK : run_folder_write_flags(folder);
 }
 
 #endif

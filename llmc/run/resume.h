@@ -407,12 +407,16 @@ static inline void run_start_begin_folder_(RunStart* s, const Options* o) {
         check(run_folder_scan(&s->scan, o->output_dir)); // another run may have written there since
         if (!o->overwrite) { run_start_refuse_used_(s, "it has just begun"); }
     }
+    if (s->folder.lock < 0) {
+        printf("note: the file system of %s has no locks: nothing keeps a second run out\n", o->output_dir);
+    }
     status_clear();
     check(s->step < 0 && o->overwrite ? run_folder_clear(&s->scan) : run_folder_clean(&s->scan, s->step));
     if (s->step >= 0) { // the run may have been killed between its last checkpoint and the deletion of the one too many
         check(run_folder_keep(&s->folder, o->checkpoints_keep, o->checkpoint_major, s->step));
     }
-    check(run_flags_write(&s->flags, o->output_dir));
+    s->folder.flags = s->flags.text, s->folder.flags_bytes = s->flags.text_bytes;
+    check(run_folder_write_flags(&s->folder));
 }
 
 // Creates the folder, or clears it: of another run's files with --overwrite, else of a killed run's leftovers. Changes nothing

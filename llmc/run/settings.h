@@ -178,15 +178,6 @@ static inline Status run_flags_read(RunIdentity* lines, const char* folder) {
     return damaged ? status_fail("%s is damaged; remove it, and type the flags of the run once", path) : STATUS_OK;
 }
 
-static inline Status run_flags_write(const RunIdentity* lines, const char* folder) {
-    char path[1024];
-    AtomicFile file;
-    snprintf(path, sizeof(path), "%.960s/main.flags", folder);
-    TRY(atomic_open(&file, path));
-    TRY(atomic_write(&file, lines->text, lines->text_bytes));
-    return atomic_commit(&file);
-}
-
 static char* run_flags_texts_; // that flags point to, each with the one before it at its beginning
 
 // A copy of a value, which lasts as long as the program. It is a file's, and must not steer a terminal.

@@ -38,6 +38,7 @@ static inline Trainer* trainer_start(int argc, char** argv) {
 static inline void trainer_close_writer_(Trainer* t) {
     trainer_end_save_(t, 1);
     CheckpointResult last = checkpoint_writer_close(&t->writer);
+    if (!run_folder_is_ours(&t->start.folder)) { t->saved_step = -1; } // what is there is another run's
     if (last != CHECKPOINT_FAILED || t->exit_code != EXIT_SUCCESS) { return; }
     t->exit_code = EXIT_NOT_SAVED;
     snprintf(t->failure, sizeof(t->failure), "the last checkpoint was not written");

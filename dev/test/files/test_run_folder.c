@@ -186,7 +186,7 @@ static int newest(RunFolder* f, const char* said) {
 }
 
 static void the_newest_whole_checkpoint_is_taken(void) {
-    RunFolder f = {"", -1, -1, NULL, 0, ""};
+    RunFolder f = {.lock = -1, .slot = -1};
     char said[1200];
     CHECK(newest(&f, "") == -1);
     put_checkpoint(100), put_checkpoint(90), put_checkpoint(20);
@@ -213,7 +213,7 @@ static void the_newest_whole_checkpoint_is_taken(void) {
 
 // A kill just before DONE, or a copy without empty files
 static void a_checkpoint_that_lacks_its_DONE_alone_is_taken(void) {
-    RunFolder f = {"", -1, -1, NULL, 0, ""};
+    RunFolder f = {.lock = -1, .slot = -1};
     RunFolderScan scan;
     const char* said = "note: checkpoint 120 is whole, though there is no DONE_00000120\n";
     put_checkpoint(100), put("model_00000120.bin"), put("state_00000120_00000.bin");
@@ -233,7 +233,7 @@ static void a_checkpoint_that_lacks_its_DONE_alone_is_taken(void) {
 // A checkpoint whose files cannot be opened, for want of permission or of a disk that a link leads to, may be whole: a run that
 // passed it over would replace it.
 static void what_cannot_be_opened_is_not_passed_over(void) {
-    RunFolder f = {"", -1, -1, NULL, 0, ""};
+    RunFolder f = {.lock = -1, .slot = -1};
     put_checkpoint(20), put_checkpoint(40);
     damaged[0] = 40;
     remove(unit_path("state_00000040_00000.bin"));
@@ -299,7 +299,7 @@ static void put_checkpoints(int last, int every) {
 
 static void keeping_counts_what_is_there(void) {
     int bad[] = {40, 70};
-    RunFolder f = {"", -1, -1, NULL, 0, ""};
+    RunFolder f = {.lock = -1, .slot = -1};
     snprintf(f.path, sizeof(f.path), "%s", folder());
     put_checkpoints(100, 10);
     CHECK(run_folder_keep(&f, 0, 0, 100) == STATUS_OK && checkpoints_are("100 90 80 70 60 50 40 30 20 10"));
@@ -390,6 +390,39 @@ static void others_locks_stay(void) {
     unit_clean();
 }
 
+// Whoever empties the folder of an active run: the run has its lock and its flags again at the next save.
+static void a_deleted_folder_is_held_again(void) {
+    RunFolder f, second;
+    struct stat kept;
+    CHECK(run_folder_lock(&f, folder()) == STATUS_OK && run_folder_hold(&f) == STATUS_OK); // it has no flags yet
+    f.flags = "free -n 4\n", f.flags_bytes = 10;
+    CHECK(run_folder_write_flags(&f) == STATUS_OK && run_folder_is_ours(&f));
+    remove(unit_path("main.lock")), remove(unit_path("main.flags"));
+    CHECK(!run_folder_is_ours(&f));
+    CHECK(run_folder_hold(&f) == STATUS_OK && run_folder_is_ours(&f) &&
+          unit_file_is(unit_path("main.flags"), "free -n 4\n"));
+    CHECK(run_folder_lock(&second, folder()) != STATUS_OK);
+    remove(unit_path("main.flags"));
+    CHECK(run_folder_hold(&f) == STATUS_OK && there("main.flags"));
+    put_checkpoint(10);
+    remove(unit_path("main.lock")); // alone: the flags show whose folder it is
+    CHECK(run_folder_is_ours(&f) && run_folder_hold(&f) == STATUS_OK && there("main.lock"));
+    CHECK(stat(unit_path("main.flags"), &kept) == 0 && rename(unit_path("main.flags"), unit_path("kept")) == 0);
+    remove(unit_path("main.lock"));
+    unit_write(unit_path("main.flags"), "free -n 4\n", 10); // as of a second run of the same flags, which has ended
+    CHECK(!run_folder_is_ours(&f) && run_folder_hold(&f) != STATUS_OK && strstr(status_message(), "of another run"));
+    CHECK(!there("main.lock"));
+    const struct timespec times[] = {kept.st_atim, kept.st_mtim}; // a copy that keeps times: from another disk
+    CHECK(utimensat(AT_FDCWD, unit_path("main.flags"), times, 0) == 0 && run_folder_hold(&f) == STATUS_OK);
+    remove(unit_path("main.lock")), remove(unit_path("main.flags"));
+    CHECK(run_folder_lock(&second, folder()) == STATUS_OK && run_folder_hold(&f) != STATUS_OK);
+    CHECK(strstr(status_message(), "is using it") && !there("main.flags"));
+    run_folder_unlock(&f);
+    CHECK(there("main.lock"));
+    run_folder_unlock(&second);
+    unit_clean();
+}
+
 int main(void) {
     names_are_a_runs_or_not();
     folders_that_are_none();
@@ -402,5 +435,6 @@ int main(void) {
     keeping_counts_what_is_there();
     one_run_at_a_time();
     others_locks_stay();
+    a_deleted_folder_is_held_again();
     return unit_end();
 }

@@ -2,6 +2,7 @@
 #include "llmc/run/settings.h"
 
 #include "dev/test/fixtures/unit.h"
+#include "llmc/files/run_folder.h"
 
 static RunIdentity lines_of(const char* text) {
     RunIdentity lines;
@@ -110,7 +111,10 @@ static void the_file_comes_back(void) {
     RunIdentity lines = lines_of("result --seed 7\n"), read;
     const char* path = unit_path("main.flags"); // makes the folder
     CHECK(run_flags_read(&read, unit_folder) == STATUS_OK && read.text == NULL && read.text_bytes == 0);
-    CHECK(run_flags_write(&lines, unit_folder) == STATUS_OK);
+    RunFolder folder = {.lock = -1, .slot = -1};
+    snprintf(folder.path, sizeof(folder.path), "%s", unit_folder);
+    folder.flags = lines.text, folder.flags_bytes = lines.text_bytes;
+    CHECK(run_folder_write_flags(&folder) == STATUS_OK);
     CHECK(run_flags_read(&read, unit_folder) == STATUS_OK && read.text_bytes == lines.text_bytes);
     CHECK(read.text != NULL && strcmp(read.text, lines.text) == 0);
     run_identity_free(&read);
