@@ -154,6 +154,7 @@ $(call check,generate,cpu,generate_gpt2 train_gpt2,$(whole)/test_generate.sh ./g
 $(call shortened,generate,build/generate_gpt2cu_P train_gpt2,$(whole)/test_generate.sh build/generate_gpt2cu_P)
 $(call check,faults,cpu early,build/train_gpt2_faults,$(whole)/test_faults.sh build/train_gpt2_faults)
 $(call check,faults_ahead,cpu long early,build/train_gpt2_faults,env FAULT_AHEAD=1 $(whole)/test_faults.sh build/train_gpt2_faults)
+$(call check,test_deleted_folder,cpu,build/train_gpt2_faults,$(whole)/test_deleted_folder.sh build/train_gpt2_faults)
 $(call shortened,faults,build/train_gpt2cu_faults_P,$(whole)/test_faults.sh build/train_gpt2cu_faults_P)
 process_programs := train_gpt2 build/train_gpt2_faults
 $(call check,test_processes,cpu early,$(process_programs),$(whole)/test_processes.sh ./train_gpt2 build/train_gpt2_faults)

@@ -5,8 +5,8 @@ has seven significant digits here and six decimals there:
   s:<step> trl:<training loss> lr:<learning rate> norm:<gradient norm>
   s:<step> tel:<validation loss>
   s:<step> eval:<accuracy>
-The file is opened for each line and closed again, so that a crash loses none. A full disk does not end a run: lines that cannot
-be written are kept, and written when there is space again.
+The file is opened for each line and closed again, so that a crash loses none. A full disk does not end a run, nor does a folder
+that was deleted: lines that cannot be written are kept, and written when there is space, or the folder is the run's, again.
 */
 #ifndef LLMC_RUN_LOGGER_H
 #define LLMC_RUN_LOGGER_H
@@ -18,18 +18,23 @@ be written are kept, and written when there is space again.
 #include "llmc/base/json.h"
 #include "llmc/base/utils.h"
 #include "llmc/checkpoint/identity.h"
+#include "llmc/files/run_folder.h"
 
 enum { LOGGER_LINE = 256, LOGGER_PENDING = 1 << 20 }; // bytes of the longest line, and of all that wait
+enum { LOGGER_NOT_OURS = -1 };                        // an error beside those of errno
 
 typedef struct {
     char path[1024];
-    int fd;               // that lines go to; 0: `path` is opened for each
-    int active;           // 0: nothing is written
-    uint64_t run;         // the id in the first line; 0: there is none
-    char* pending;        // lines that wait to be written, or NULL
-    size_t pending_bytes; //
-    size_t lost;          // lines for which there was no room among them
-    int error;            // errno of the last write; 0: it went well
+    int fd;                  // that lines go to; 0: `path` is opened for each
+    int active;              // 0: nothing is written
+    uint64_t run;            // the id in the first line; 0: there is none
+    char* pending;           // lines that wait to be written, or NULL
+    size_t pending_bytes;    //
+    size_t lost;             // lines for which there was no room among them
+    int error;               // of the last write; 0: it went well
+    off_t size;              // bytes of the file after the last one that did
+    int renewed;             // 1: it has become shorter since: it was deleted
+    const RunFolder* folder; // that the file is in; NULL: of no run
 } Logger;
 
 // ----------------------------------------------------------------------------
@@ -118,10 +123,11 @@ static inline void logger_open(Logger* logger, const char* dir, int resume_step,
 // ----------------------------------------------------------------------------
 // Writing
 
-// Appends to the file all or nothing. Returns 0, or errno.
-static inline int logger_append_(const Logger* logger, const char* text, size_t bytes) {
+// Appends to the file all or nothing. Returns 0, or an error.
+static inline int logger_append_(Logger* logger, const char* text, size_t bytes) {
     char first[LOGGER_LINE] = "";
     struct stat st;
+    if (logger->folder != NULL && !run_folder_is_ours(logger->folder)) { return LOGGER_NOT_OURS; }
     int fd = logger->fd ? logger->fd : open(logger->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) { return errno; }
     if (fstat(fd, &st) != 0) { st.st_size = 0; }
@@ -133,6 +139,10 @@ static inline int logger_append_(const Logger* logger, const char* text, size_t 
         /* no regular file: there is nothing to take back */
     }
     if (logger->fd == 0 && close(fd) != 0 && ok) { error = errno; }
+    if (error == 0) {
+        logger->renewed = st.st_size < logger->size;
+        logger->size = logger->folder != NULL ? st.st_size + (off_t)(head + bytes) : 0;
+    }
     return error;
 }
 
@@ -147,12 +157,19 @@ static inline void logger_keep_(Logger* logger, const char* line, size_t bytes) 
     logger->pending_bytes += bytes;
 }
 
+static inline const char* logger_reason_(int error) {
+    return error == LOGGER_NOT_OURS ? "its folder is gone, or another run's" : strerror(error);
+}
+
 // Records the result of a write; prints a warning when writes begin to fail, and a note when they succeed again.
 static inline void logger_note_(Logger* logger, int error) {
     if (error != 0 && logger->error == 0) {
-        print_warning("cannot write %s: %s; the run continues and keeps its lines", logger->path, strerror(error));
+        print_warning("cannot write %s: %s; the run continues and keeps its lines", logger->path,
+                      logger_reason_(error));
     }
-    if (error == 0 && logger->error != 0) {
+    if (error == 0 && logger->renewed) {
+        print_warning("%s was deleted and begins anew; its earlier lines are missing", logger->path);
+    } else if (error == 0 && logger->error != 0) {
         print_warning("%s can be written again; %zu lines from the meantime are missing", logger->path, logger->lost);
     }
     logger->error = error;
@@ -200,8 +217,8 @@ static inline void logger_close(Logger* logger) {
     if (logger->active && logger->error != 0) {
         size_t lines = logger->lost;
         for (size_t i = 0; i < logger->pending_bytes; i++) { lines += logger->pending[i] == '\n'; }
-        print_warning("cannot write %s: %s; its last %zu lines are missing", logger->path, strerror(logger->error),
-                      lines);
+        print_warning("cannot write %s: %s; its last %zu lines are missing", logger->path,
+                      logger_reason_(logger->error), lines);
     }
     free(logger->pending);
     logger->pending = NULL, logger->pending_bytes = 0, logger->active = 0;

@@ -529,6 +529,7 @@ static inline void trainer_open(Trainer* t) {
     logger_open(&t->logger, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed ? t->first_step : -1,
                 t->start.identity.run);
     step_log_open_own(&t->log, comm_rank(t->comm) == 0 ? o->output_dir : NULL, t->resumed);
+    t->logger.folder = t->log.own.folder = &t->start.folder;
     trainer_begin_log_(t);
     t->terminal = comm_rank(t->comm) == 0 && terminal_can_rewrite();
     trainer_print(t, source, &numerics);

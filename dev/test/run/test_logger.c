@@ -186,6 +186,34 @@ static void what_never_found_room_is_said_at_the_end(void) {
     CHECK(unit_file_is(unit_path("main.log"), ""));
 }
 
+// A log of a folder that is the run's no longer waits; one that was deleted begins anew, and that is said.
+static void a_deleted_log_begins_anew(void) {
+    Logger logger;
+    RunFolder held;
+    check(run_folder_lock(&held, folder()));
+    held.flags = "", held.flags_bytes = 0;
+    logger_open(&logger, folder(), -1, 0);
+    logger.folder = &held;
+    logger_val(&logger, 0, 1.0f);
+    say_to_file();
+    remove(unit_path("main.lock"));
+    logger_val(&logger, 1, 1.0f);
+    CHECK(unit_file_is(unit_path("main.log"), "s:0 tel:1.000000\n"));
+    remove(unit_path("main.log"));
+    check(run_folder_hold(&held));
+    logger_val(&logger, 2, 1.0f);
+    remove(unit_path("main.log")); // between two lines
+    logger_val(&logger, 3, 1.0f);
+    logger_val(&logger, 4, 1.0f);
+    read_what_was_said();
+    CHECK(unit_file_is(unit_path("main.log"), "s:3 tel:1.000000\ns:4 tel:1.000000\n"));
+    CHECK(count("main.log: its folder is gone, or another run's; the run continues") == 1);
+    CHECK(count("main.log was deleted and begins anew; its earlier lines are missing") == 2 && count(" 0 lines") == 0);
+    logger_close(&logger);
+    run_folder_unlock(&held);
+    unit_clean();
+}
+
 // More lines than memory is kept for: those that wait are whole, and how many are lost is said.
 static void memory_stays_bounded(void) {
     Logger logger;
@@ -269,6 +297,7 @@ int main(void) {
     the_first_line_is_the_run();
     lines_wait_until_there_is_room();
     what_never_found_room_is_said_at_the_end();
+    a_deleted_log_begins_anew();
     memory_stays_bounded();
     a_line_is_never_cut();
     stdout_that_is_full_is_said_once();
