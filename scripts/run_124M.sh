@@ -187,10 +187,10 @@ if [ ! -e "$(printf '%s/DONE_%08d' "$run" "$steps")" ]; then
     echo "stopped before step $steps: the same command goes on"
     exit 0
 fi
-echo "== what it writes"
 prompt=("$generator" -e "$run" ${table[@]+"${table[@]}"})
-"${prompt[@]}" --prompt "The " --tokens 100 --top-k 40 --quiet
 [ -e "$folder/hugging_face" ] || "${prompt[@]}" --export "$folder/hugging_face"
+echo "== what it writes"
+"${prompt[@]}" --prompt "The " --tokens 100 --top-k 40 --quiet || echo "without that there is no sample"
 echo
 echo "The model is in $run, and for transformers in $folder/hugging_face. Next:"
 printf -v typed '%q ' "${prompt[@]}"

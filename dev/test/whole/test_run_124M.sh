@@ -151,6 +151,22 @@ script_of_tokens() { TOKENIZER='' "$script" "${tokens[@]}" "$@" >"$dir/log" 2>&1
 check "token files" script_of_tokens --minutes 0.01 -o "$dir/of tokens" "${small[@]}"
 check "are trained on" grep -qxF "result --train-data $dir/made/text_train*.bin" "$dir/of tokens/run/main.flags"
 check "where they are" test ! -e "$dir/of tokens/text_train.bin"
+if [ ! -e gpt2_tokenizer.bin ]; then
+    "$python" - "$dir/made/gpt2" <<'END'
+import random, sys
+sys.path.append("dev/data")
+from data_common import GPT2_VOCAB_SIZE, TokenFile
+for split in "train", "val":
+    with TokenFile(f"{sys.argv[1]}_{split}.bin", GPT2_VOCAB_SIZE) as tokens:
+        tokens.append(random.Random(1).choices(range(GPT2_VOCAB_SIZE), k=4000))
+        tokens.finish()
+END
+    tokens=(--tokens "$dir/made/gpt2")
+    check "without a tokenizer" script_of_tokens --minutes 0.01 -o "$dir/no_table" "${small[@]}"
+    check "there is no sample" says "^error: text needs a tokenizer"
+    check "but there is an export" test -s "$dir/no_table/hugging_face/model.safetensors"
+    tokens=(--tokens "$dir/made/text")
+fi
 TOKENIZER='' check "in a folder of their own" refuses "$dir/of tokens is of the tokens $dir/made/text, not of FineWeb" -o "$dir/of tokens"
 check "tokens as bytes" refuses "TOKENIZER=bytes: of --text alone" "${tokens[@]}" -o "$dir/none"
 rm "$dir/made/text_val.bin"
