@@ -333,9 +333,9 @@ static void does_something_else(Comm* c) {
 
 // What rank 0 says of a connection that broke is not waited for longer than it takes to come.
 static void dies_and_is_judged(Comm* c) {
-    check(comm_barrier(c));
+    Status status = comm_barrier(c); // an error where another has left it earlier, and has died
     if (comm_rank(c) == 1) { raise(SIGKILL); }
-    while (comm_barrier(c) == STATUS_OK) {}
+    while (status == STATUS_OK) { status = comm_barrier(c); }
     _exit(judging < 60 && strstr(status_message(), "rank 1 died without an error message") ? 0 : 7);
 }
 // One connection breaks, and rank 0 knows of no fault.
@@ -350,13 +350,13 @@ static void only_a_connection_breaks(Comm* c) {
 }
 // Rank 2 says that it has failed, and its connections stay: its word alone ends what the others wait for.
 static void fails_and_stays(Comm* c) {
-    check(comm_barrier(c));
+    Status status = comm_barrier(c);
     if (comm_rank(c) == 2) {
         comm_fail(c, "no space left");
         if (fork() == 0) { poll(NULL, 0, 4000); } // has them, too, for longer than the watching threads wait
         _exit(0);
     }
-    while (comm_barrier(c) == STATUS_OK) {}
+    while (status == STATUS_OK) { status = comm_barrier(c); }
     _exit(strcmp(status_message(), "rank 2: no space left") == 0 ? 7 : 8);
 }
 
@@ -389,7 +389,7 @@ static void hangs(Comm* c) {
         check(atomic_open(&file, half_path));
         check(atomic_write(&file, "half", 4));
     }
-    check(comm_barrier(c));
+    (void)comm_barrier(c); // an error where rank 2 has left it earlier, and has died
     if (comm_rank(c) == 2) { raise(SIGKILL); }
     if (comm_rank(c) == 1) {
         while (comm_health(c) == STATUS_OK) { poll(NULL, 0, 10); }
