@@ -11,8 +11,9 @@
 #     muon        AdamW's best with 131 M tokens, Muon's with 66 and 87 M. 6 seeds
 #     muon-english, muon-355m     the same with half of the tokens, of english, of 355M. 3 seeds
 #     documents   --documents 2 beside rows without, T = 1024 and 4096, 16 M tokens, two seeds
-#     quarter     a quarter of an hour on an H200: the recipe in fp8, two seeds; PyTorch, compiled, with AdamW's best of larger
-#                 steps; LLMC=path/to/llm.c/train_gpt2cu with its published recipe, warm-up as a share of the steps
+#     quarter     about a quarter of an hour each on an H200: the recipe in fp8, two seeds; PyTorch, compiled, with AdamW's best
+#                 of larger steps; LLMC=path/to/llm.c/train_gpt2cu with its published recipe, warm-up as a share of the steps.
+#                 One of them: quarter-ours, quarter-pytorch, quarter-llmc
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: losses.sh: $*" >&2; exit 1; }
@@ -37,6 +38,7 @@ fp8_beside() { # OPTIMIZER: arms
 }
 long=131072000
 adamw='adamw-16k=-b 16 -d 16384 --recipe adamw'
+[[ ! $name =~ ^quarter(-llmc)?$ || -x ${LLMC:-} ]] || fail "LLMC=${LLMC:-}: $name takes the path of llm.c's train_gpt2cu"
 case $name in
 fp8 | fp8-adamw)
     optimizer=muon seeds=8
@@ -67,15 +69,21 @@ documents)
     done
     ;;
 quarter)
-    [ -x "${LLMC:-}" ] || fail "LLMC=${LLMC:-}: quarter takes the path of llm.c's train_gpt2cu"
-    every=1152
-    measure 754974720 2 '-e d12' 'flashgpt=-b 64 -d 65536 --recipe muon --fp8 1'
-    every=1736
-    measure 455081984 1 '-e d12' \
-        "pytorch=${here@Q}/../reference/train_reference.py"' --seed {seed} --compile 1 -b 32 -d 32768 -l 1.5e-3 -u 4166 -q 0 -c 0.1'
-    every=121
-    measure 507510784 1 '-e d12' "llm.c=${LLMC@Q} -b 64 -d 524288 -l 6e-4 -u 35 -q 0 -c 0.1 -s 0" # last: the baseline
+    for part in ours pytorch llmc; do "$0" "quarter-$part" "$train" "$val" "$output" ${extra[@]+"${extra[@]}"}; done
     python3 "$here/loss.py" --output "$output"
     ;;
-*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw, muon, muon-english, muon-355m, documents or quarter" ;;
+quarter-ours)
+    every=960
+    measure 629145600 2 '-e d12' 'flashgpt=-b 64 -d 65536 --recipe muon --fp8 1'
+    ;;
+quarter-pytorch)
+    every=1157
+    measure 379125760 1 '-e d12' \
+        "pytorch=${here@Q}/../reference/train_reference.py"' --seed {seed} --compile 1 -b 32 -d 32768 -l 1.5e-3 -u 3471 -q 0 -c 0.1'
+    ;;
+quarter-llmc) # last: the arm of the last call is the baseline
+    every=100
+    measure 419430400 1 '-e d12' "llm.c=${LLMC@Q} -b 64 -d 524288 -l 6e-4 -u 29 -q 0 -c 0.1 -s 0"
+    ;;
+*) fail "$name: fp8, fp8-adamw, fp8-355m, adamw, muon, muon-english, muon-355m, documents, quarter or one of its parts" ;;
 esac
