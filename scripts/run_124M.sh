@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From text to a GPT-2 of 124M in a quarter of an hour on one GPU: makes tokens, says what the run will take, trains, shows what
-# the model writes, and exports it for transformers. After Ctrl-C, a kill or a crash the same command goes on.
+# From text to a GPT-2 of 124M in a quarter of an hour on one GPU: makes tokens, says what the run will take, trains,
+# exports the model for transformers, and shows what it writes. After Ctrl-C, a kill or a crash the same command goes on.
 #
 #     scripts/run_124M.sh                                     # FineWeb: fetches 3 GB
 #     scripts/run_124M.sh --text book.txt papers/ --minutes 5 -o book
@@ -190,7 +190,7 @@ fi
 prompt=("$generator" -e "$run" ${table[@]+"${table[@]}"})
 [ -e "$folder/hugging_face" ] || "${prompt[@]}" --export "$folder/hugging_face"
 echo "== what it writes"
-"${prompt[@]}" --prompt "The " --tokens 100 --top-k 40 --quiet || echo "without that there is no sample"
+"${prompt[@]}" --prompt "The " --tokens 100 --top-k 40 --quiet || echo "note: the model and its export are complete; only the sample is missing"
 echo
 echo "The model is in $run, and for transformers in $folder/hugging_face. Next:"
 printf -v typed '%q ' "${prompt[@]}"

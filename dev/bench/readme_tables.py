@@ -172,7 +172,7 @@ def speed():
     shown = dict.fromkeys(map(provenance, rows))  # each once, in order
     fp8 = ", or fp8 where a row says so" if any(map(is_fp8, rows)) else ""
     return (
-        f"bf16{fp8}, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak: "
+        f"bf16{fp8}, one run of each ([speed.csv]({path})); MFU is of the GPU's dense peak in that precision: "
         f"{'; '.join(shown)}.\n\n" + "\n".join(lines)
     )
 
@@ -304,9 +304,15 @@ def scaling_runs(path):
 
 def scaling():
     """Several GPUs beside one."""
-    path, fp8, plot = (f"{H200}/scaling{end}" for end in (".csv", "_fp8.csv", ".svg"))
-    runs = scaling_runs(path)
-    runs += [{**run, "setting": f"--fp8 1 {run['setting']}".strip()} for run in scaling_runs(fp8)]
+    runs, files, waits, profiles = [], [], [], []
+    for precision, name, flag in (("bf16", "scaling", ""), ("fp8", "scaling_fp8", "--fp8 1 ")):
+        path, profile = f"{H200}/{name}.csv", f"{H200}/{name}_profile.csv"
+        found = [{**run, "setting": f"{flag}{run['setting']}".strip()} for run in scaling_runs(path)]
+        runs += found
+        files += [f"{precision} ([{name}.csv]({path}))"] * bool(found)
+        rows = [{**row, "precision": precision} for row in read_csv(profile)]
+        waits += rows
+        profiles += [f"[{precision}]({profile})"] * bool(rows)
     if not runs:
         return ""
     lines = [
@@ -321,22 +327,23 @@ def scaling():
             f"| {run['ms_one']:.2f} | {run['ms']:.2f} | {thousands(run['tok_s'])} | {run['percent']:.1f}% | {mib} |"
         )
     shown = dict.fromkeys(map(provenance, runs))
-    waits, said = f"{H200}/scaling_profile.csv", []
-    in_fp8 = [{**row, "in": " in fp8"} for row in read_csv(f"{H200}/scaling_fp8_profile.csv")]
-    for row in read_csv(waits) + in_fp8:
+    said = []
+    for row in waits:
         ms = {name[:-3]: float(value) for name, value in row.items() if name.endswith("_ms")}
         said.append(
-            f"{SIZES.get(row['model'], row['model'])}{row.get('in', '')} on {row['gpus']} waits "
+            f"{SIZES.get(row['model'], row['model'])} in {row['precision']} on {row['gpus']} waits "
             f"{ms['wait_gradients']:.2f} ms for gradients, {ms['wait_weights']:.2f} for weights and "
             f"{ms['wait_sums']:.2f} for norm and losses, out of "
             f"{ms['exchange_gradients'] + ms['exchange_weights']:.1f} ms of transfers"
         )
-    exposed = f"\n\nExposed communication in one step ([profile]({waits})): {'; '.join(said)}." if said else ""
-    also = f", and in fp8 ([scaling_fp8.csv]({fp8}))" if read_csv(fp8) else ""
+    exposed = (
+        f"\n\nExposed communication in one step (profiles: {', '.join(profiles)}): {'; '.join(said)}." if said else ""
+    )
+    plot = f"{H200}/scaling.svg"
     image = f"\n\n![Several GPUs beside one]({plot})" if os.path.exists(os.path.join(ROOT, plot)) else ""
     return (
-        f"Steady-state steps in bf16{also} without accumulation, alternating between one GPU and all "
-        f"([scaling.csv]({path})): {'; '.join(shown)}.\n\n" + "\n".join(lines) + exposed + image
+        f"Steady-state steps in {' and '.join(files)} without accumulation, alternating between one GPU and all: "
+        f"{'; '.join(shown)}.\n\n" + "\n".join(lines) + exposed + image
     )
 
 

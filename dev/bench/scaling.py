@@ -3,7 +3,7 @@
 
     make train_gpt2cu build/exchange_profile && dev/bench/scaling.py        # all GPUs; 8 minutes on two H200s
     dev/bench/scaling.py --gpus 2 --models d48 --rounds 1 --peers 0         # two of them, one model, not PyTorch
-    dev/bench/scaling.py --fp8 1 --models d12 --others --peers 0            # in fp8: scaling_fp8.csv
+    dev/bench/scaling.py --fp8 1 --models d12 --others                      # in fp8, not PyTorch: scaling_fp8.csv
 
 Each GPU has the same B and T (124M: 64 x 1024, 1558M: 8 x 1024) and there is no accumulation, so a step on N GPUs does
 N times the work of one and should take as long. A round is of 1, 2, 4, ... and all GPUs; that on one takes another GPU
@@ -266,6 +266,7 @@ def main():
         fail(f"nvidia-smi shows {len(here) or 'no'} GPUs here" + (f"; --gpus is {args.gpus}" if args.gpus else ""))
     if not os.path.exists(args.trainer):
         fail(f"{args.trainer} is not there: make train_gpt2cu")
+    args.peers = args.peers and not args.fp8
     if args.peers and not has_torch():
         print("PyTorch: skipped, this Python has none")
         args.peers = 0

@@ -10,10 +10,13 @@ import functools
 import importlib.util
 import io
 import os
+import re
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "bench"))
+
+from unittest import mock
 
 import plot_scaling
 import readme_tables
@@ -126,6 +129,11 @@ def test_fp8_has_a_file_of_its_own(folder):
     assert unit.read(os.path.join(folder, "scaling.csv")) == bf16
     for name in "scaling_fp8.csv", "scaling_fp8_profile.csv":
         assert "d12,64,1024" in unit.read(os.path.join(folder, name)), name
+    with mock.patch.object(readme_tables, "H200", os.path.relpath(folder, readme_tables.ROOT)):
+        shown = readme_tables.scaling()
+    assert re.search(r"steps in bf16 \(.*/scaling.csv\)\) and fp8 \(.*/scaling_fp8.csv\)\) without", shown), shown
+    assert shown.count("| 2 | `--fp8 1` |") == 1 and shown.count("| 2 |  |") == 1, shown
+    assert "124M in bf16 on 2 waits 1.50 ms" in shown and "124M in fp8 on 2 waits 1.50 ms" in shown, shown
 
 
 def test_readme_shows_the_means_of_the_rounds(folder):

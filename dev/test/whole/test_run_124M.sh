@@ -164,6 +164,7 @@ END
     tokens=(--tokens "$dir/made/gpt2")
     check "without a tokenizer" script_of_tokens --minutes 0.01 -o "$dir/no_table" "${small[@]}"
     check "there is no sample" says "^error: text needs a tokenizer"
+    check "which is noted" says "^note: the model and its export are complete; only the sample is missing"
     check "but there is an export" test -s "$dir/no_table/hugging_face/model.safetensors"
     tokens=(--tokens "$dir/made/text")
 fi
