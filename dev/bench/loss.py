@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Final losses of arms beside a baseline's: equal within a margin or not, and tokens and time to equal loss.
+"""Final losses of arms beside a baseline's: equal within a margin or not, and tokens, time and energy to equal loss.
 
     dev/bench/loss.py --arm 'adamw=-l 6e-4' --arm 'decay=-l 6e-4 -c 0.1' --seeds 8 --steps 250 200 --output loss.csv \\
         --common '-e d12 -i train*.bin -j val.bin -b 64 -t 1024 -d 524288 -u 20 -q 0' --plot loss.svg
@@ -14,8 +14,8 @@ Runs on all GPUs, one on each at a time; the runs of a seed are all on one kind 
 
 The report has mean differences of paired seeds with 90% intervals (Student's t). Two arms are equal if the interval is
 within the margin: two one-sided tests at 5%, for a number of seeds that is fixed beforehand. The CSV holds the margin.
-Tokens and time to equal loss are where an arm reaches the baseline's final loss of the same seed, on the curve of its
-whole schedules if it has several, else of its validations (--val-every).
+Tokens, time and energy to equal loss are where an arm reaches the baseline's final loss of the same seed, on the curve
+of its whole schedules if it has several, else of its validations (--val-every).
 """
 
 import argparse
@@ -94,27 +94,28 @@ def verdict(low, high, margin):
 
 
 def curve_of(rows):
-    """[(tokens, seconds, loss)] of the runs of an arm with one seed: the ends of its whole schedules if it has several,
-    else the validations of the one."""
+    """[(tokens, seconds, joules, loss)] of the runs of an arm with one seed: the ends of its whole schedules if it has
+    several, else the validations of the one. Joules are NaN where the row has none."""
     points = []
     for row in rows:
-        steps, seconds = int(row["steps"]), float(row["step_ms"]) / 1000
+        steps, seconds, joules = int(row["steps"]), float(row["step_ms"]) / 1000, float(row["joules"] or 0) or math.nan
         losses = [(steps, float(row["loss"]))]
         if len(rows) == 1:
             losses += [(int(s), float(x)) for s, x in (point.split(":") for point in row["curve"].split())]
-        points += [(step * int(row["tokens"]) // steps, step * seconds, loss) for step, loss in losses if step]
-    return sorted(point for point in points if math.isfinite(point[2]))
+        at = [(step, step * int(row["tokens"]) // steps, loss) for step, loss in losses if step]
+        points += [(tokens, step * seconds, step / steps * joules, loss) for step, tokens, loss in at]
+    return sorted(point for point in points if math.isfinite(point[-1]))
 
 
 def reach(curve, loss):
-    """Logarithms of the tokens and seconds at which a curve reaches a loss, linear in between; None if it does not. The
-    third value: whether it may have been earlier, as the curve begins there."""
+    """Logarithms of the tokens, seconds and joules at which a curve reaches a loss, linear in between; None if it does
+    not. The last value: whether it may have been earlier, as the curve begins there."""
     before = None
     for point in curve:
-        if point[2] <= loss:
-            share = (before[2] - loss) / (before[2] - point[2]) if before else 1
+        if point[-1] <= loss:
+            share = (before[-1] - loss) / (before[-1] - point[-1]) if before else 1
             start = before or point
-            return *(math.log(a) + share * (math.log(b) - math.log(a)) for a, b in zip(start, point[:2])), not before
+            return *(math.log(a) + share * (math.log(b) - math.log(a)) for a, b in zip(start, point[:-1])), not before
         before = point
     return None
 
@@ -148,21 +149,23 @@ def ratio_line(pairs):
         return "    when it reaches the baseline's final loss: that needs --val-every, or several --steps"
     logs, early = [], False
     for base, rows in pairs:
-        tokens, seconds, loss = curve_of([base])[-1]
+        *spent, loss = curve_of([base])[-1]
         reached = reach(curve_of(rows), loss)
         if reached is None:
             continue
-        logs.append((math.log(tokens) - reached[0], math.log(seconds) - reached[1]))
-        early |= reached[2]
+        logs.append([math.log(own) - log for own, log in zip(spent, reached)])
+        early |= reached[-1]
     if len(logs) < len(pairs):
         return f"    reaches the baseline's final loss with {len(logs)} of {len(pairs)} seeds"
     parts = []
-    for what, more, values in zip(("fewer tokens", "less time"), ("the tokens", "the time"), zip(*logs)):
+    for less, what, values in zip(("fewer", "less", "less"), ("tokens", "time", "energy"), zip(*logs)):
+        if any(map(math.isnan, values)):
+            continue
         sign = 1 if statistics.mean(values) >= 0 else -1
         mean, low, high = (math.exp(sign * x) if math.isfinite(x) else x for x in interval(values))
         between = f" ({min(low, high):.3f} to {max(low, high):.3f})" if len(values) > 1 else ""
-        parts.append(f"{mean:.3f} times {what if sign > 0 else more}{between}")
-    return f"    reaches the baseline's final loss with {'at least ' if early else ''}{' and '.join(parts)}"
+        parts.append(f"{mean:.3f} times {less if sign > 0 else 'the'} {what}{between}")
+    return f"    reaches the baseline's final loss with {'at least ' if early else ''}{', '.join(parts)}"
 
 
 def report(rows, arms=()):
@@ -210,7 +213,7 @@ def report(rows, arms=()):
 
 
 def plot(rows, path):
-    """Loss over tokens and over seconds: the mean of the seeds, and the range of them."""
+    """Loss over tokens and over minutes: the mean of the seeds, and the range of them."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -219,16 +222,16 @@ def plot(rows, path):
 
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
     for arm in dict.fromkeys(row["arm"] for row in rows):
-        at = {}  # tokens: [(seconds, loss)]
+        at = {}  # tokens: [(minutes, loss)]
         for found in by_seed(rows, arm).values():
-            for tokens, seconds, loss in curve_of(found):
-                at.setdefault(tokens, []).append((seconds, loss))
+            for tokens, seconds, _, loss in curve_of(found):
+                at.setdefault(tokens, []).append((seconds / 60, loss))
         at = dict(sorted(at.items()))
         losses = [[loss for _, loss in points] for points in at.values()]
-        for axes, xs in zip(panels, ([x / 1e6 for x in at], [statistics.mean(s for s, _ in p) for p in at.values()])):
+        for axes, xs in zip(panels, ([x / 1e6 for x in at], [statistics.mean(x for x, _ in p) for p in at.values()])):
             axes.plot(xs, list(map(statistics.mean, losses)), marker="o", markersize=3, label=arm)
             axes.fill_between(xs, list(map(min, losses)), list(map(max, losses)), alpha=0.2)
-    for axes, name in zip(panels, ("million tokens", "seconds of training steps")):
+    for axes, name in zip(panels, ("million tokens", "minutes of training steps")):
         axes.set_xscale("log")
         axes.set_xlabel(name)
     panels[0].set_ylabel("validation loss")
@@ -481,10 +484,10 @@ def rows_of(path):
     for number, row in enumerate(rows, 2):
         try:
             above_0 = [int(row[name]) for name in ("steps", "seed", "tokens", "val_tokens")]
-            above_0 += [float(row["margin"]), *(tokens for tokens, _, _ in curve_of([row]))]
+            above_0 += [float(row["margin"]), *(point[0] for point in curve_of([row]))]
             ms, loss = float(row["step_ms"]), float(row["loss"])
             above_0 += [] if math.isnan(ms) and math.isnan(loss) else [ms]  # both are nan where a run diverged
-            damaged = None in (*row, *row.values()) or not all(x > 0 for x in above_0)
+            damaged = None in (*row, *row.values()) or not all(x > 0 for x in above_0) or float(row["joules"] or 0) < 0
         except (ValueError, TypeError, AttributeError, ZeroDivisionError):
             damaged = True
         if damaged:
@@ -578,7 +581,7 @@ def main():
     )
     parser.add_argument("--trainer", metavar="FILE", help="default: ./train_gpt2cu, on the CPU ./train_gpt2")
     parser.add_argument("--output", required=True, metavar="FILE", help="the CSV")
-    parser.add_argument("--plot", metavar="FILE", help="loss over tokens and seconds, .svg or .png")
+    parser.add_argument("--plot", metavar="FILE", help="loss over tokens and minutes, .svg or .png")
     args = parser.parse_args()
     if not 0 <= args.gpus <= len(here):
         fail(f"--gpus {args.gpus}: nvidia-smi shows {len(here)} here")

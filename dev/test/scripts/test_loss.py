@@ -62,12 +62,12 @@ with open(os.path.join(out, "main.log"), "w") as log:
 """
 
 
-def rows_of(arm, seed, runs, step_ms=100.0, curve=""):
-    """Rows of an arm: `runs` is [(steps, loss)]; a step is of 1,000 tokens."""
-    about = {"flags": "", "joules": "", "val_tokens": "20000000", "margin": "0.004", "curve": curve, "commit": "a"}
+def rows_of(arm, seed, runs, step_ms=100.0, curve="", watts=0):
+    """Rows of an arm: `runs` is [(steps, loss)]; a step is of 1,000 tokens. No watts: no joules."""
+    about = {"flags": "", "val_tokens": "20000000", "margin": "0.004", "curve": curve, "commit": "a"}
     return [
         {**about, "arm": arm, "seed": str(seed), "steps": str(s), "tokens": str(1000 * s), "loss": str(x)}
-        | {"step_ms": str(step_ms)}
+        | {"step_ms": str(step_ms), "joules": str(s * step_ms / 1000 * watts or "")}
         for s, x in runs
     ]
 
@@ -166,7 +166,7 @@ def test_verdicts_are_wrong_as_often_as_they_may_be(_):
 
 
 # ----------------------------------------------------------------------------
-# Tokens and time to equal loss
+# Tokens, time and energy to equal loss
 
 
 def curve(steps, sooner=1.0, noise=0.0):
@@ -183,13 +183,14 @@ def test_known_curves_have_their_ratios(_):
     rows, schedules = [], []
     for seed, noise in enumerate((0.02, -0.01, 0.03), 1):
         points = " ".join(f"{step}:{curve(step, 1.5, noise)}" for step in (50, 100, 200, 400))
-        base = rows_of("base", seed, [(1000, curve(1000, 1, noise))])
-        rows += base + rows_of("fast", seed, [(1000, curve(1000, 1.5, noise))], 102.0, points)
+        base = rows_of("base", seed, [(1000, curve(1000, 1, noise))], watts=600)
+        rows += base + rows_of("fast", seed, [(1000, curve(1000, 1.5, noise))], 102.0, points, 300)
         runs = [(steps, curve(steps, 1.5, noise)) for steps in (500, 1000, 700)]
         schedules += base + rows_of("fast", seed, runs, 102.0)
-    said = "1.500 times fewer tokens (1.500 to 1.500) and 1.471 times less time (1.471 to 1.471)"
+    said = "1.500 times fewer tokens (1.500 to 1.500), 1.471 times less time (1.471 to 1.471)"
     said = f"reaches the baseline's final loss with {said}"
-    assert ratios(rows) == said and ratios(schedules) == said, (ratios(rows), ratios(schedules))
+    assert ratios(rows) == f"{said}, 2.941 times less energy (2.941 to 2.941)", ratios(rows)
+    assert ratios(schedules) == said, ratios(schedules)  # its rows have no joules
     assert loss.report(rows)[1].startswith("fast: -0.11699 (-0.11699 to -0.11699) in 3 pairs: lower by more"), rows
 
 
@@ -216,7 +217,7 @@ def test_a_slower_arm_takes_more_times_the_time(_):
     for seed in (1, 2):
         rows += rows_of("base", seed, [(1000, curve(1000))])
         rows += rows_of("slow", seed, [(steps, curve(steps, 1.25)) for steps in (500, 1000)], 200.0)
-    said = "with 1.250 times fewer tokens (1.250 to 1.250) and 1.600 times the time (1.600 to 1.600)"
+    said = "with 1.250 times fewer tokens (1.250 to 1.250), 1.600 times the time (1.600 to 1.600)"
     assert said in ratios(rows), ratios(rows)
 
 
@@ -225,7 +226,7 @@ def test_one_seed_and_one_point_say_what_is_missing(_):
     assert loss.report(rows)[1] == "arm: -0.20000 with one seed; an interval needs two", loss.report(rows)
     assert ratios(rows).endswith("that needs --val-every, or several --steps"), ratios(rows)
     rows += rows_of("arm", 1, [(500, 3.5)])
-    assert "(" not in ratios(rows) and "times fewer tokens and" in ratios(rows), ratios(rows)
+    assert "(" not in ratios(rows) and "times fewer tokens, " in ratios(rows), ratios(rows)
 
 
 def test_only_runs_of_equal_seeds_and_lengths_are_paired(_):
@@ -596,7 +597,7 @@ def test_the_plot_has_a_line_for_each_arm(folder):
     with patch:
         rows, _ = called(folder, "--seeds", "2", "--steps", "8", "16", "--plot", path)
     assert [name for name, _, _ in drawn] == ["base", "base", "worse", "worse"] and os.path.getsize(path) > 1000
-    assert drawn[0][1] == [8 * 512 / 1e6, 16 * 512 / 1e6] and [round(x, 6) for x in drawn[1][1]] == [0.8, 1.6], drawn
+    assert drawn[0][1] == [8 * 512 / 1e6, 16 * 512 / 1e6] and [round(60 * x, 6) for x in drawn[1][1]] == [0.8, 1.6], drawn
     ends = [float(row["loss"]) for row in rows if (row["arm"], row["steps"]) == ("base", "16")]
     assert abs(drawn[0][2][1] - sum(ends) / 2) < 1e-9, drawn
 
