@@ -597,7 +597,8 @@ def test_the_plot_has_a_line_for_each_arm(folder):
     with patch:
         rows, _ = called(folder, "--seeds", "2", "--steps", "8", "16", "--plot", path)
     assert [name for name, _, _ in drawn] == ["base", "base", "worse", "worse"] and os.path.getsize(path) > 1000
-    assert drawn[0][1] == [8 * 512 / 1e6, 16 * 512 / 1e6] and [round(60 * x, 6) for x in drawn[1][1]] == [0.8, 1.6], drawn
+    assert drawn[0][1] == [8 * 512 / 1e6, 16 * 512 / 1e6], drawn
+    assert [round(60 * minutes, 6) for minutes in drawn[1][1]] == [0.8, 1.6], drawn
     ends = [float(row["loss"]) for row in rows if (row["arm"], row["steps"]) == ("base", "16")]
     assert abs(drawn[0][2][1] - sum(ends) / 2) < 1e-9, drawn
 
