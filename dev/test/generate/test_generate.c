@@ -142,6 +142,8 @@ static int alphabet(int first, int length) {
     return 'a' + length % 26;
 }
 
+static int alphabet_from_first(int first, int length) { return first + length; }
+
 static void samples_end_where_they_should(void) {
     Setup setup = {.B = 2, .T = 10, .script = alphabet};
     run(&setup, PARSE("-p", "abc", "-n", "4"));
@@ -164,6 +166,9 @@ static void samples_end_where_they_should(void) {
     run(&setup,
         PARSE("-p", "abcdefghijkl", "-n", "3", "--json", "--overflow", "slide")); // so does a prompt that is too long
     CHECK(strstr(output, "\"text\": \"fgh\"") && setup.longest_prompt == 5);
+    setup.script = alphabet_from_first; // it is the last half, not the first
+    run(&setup, PARSE("-p", "abc", "-n", "16", "--json", "--overflow", "slide"));
+    CHECK(strstr(output, "\"text\": \"defghijklmnopqrs\""));
 }
 
 // Newline after newline: the printed text has no other
