@@ -43,6 +43,7 @@ import unit
 from unit import write
 
 MIRROR = os.environ.get("DATA_MIRROR")
+GPT2 = {"DATA_MIRROR": MIRROR} if MIRROR else {}  # for scripts that need what require_gpt2() has found
 SPEECHES = "First Citizen:\nBefore we proceed, hear me speak.\n\nAll:\nSpeak, speak.\n\n" * 40
 
 
@@ -675,7 +676,7 @@ def test_chinese_in_one_line_tokenises_and_splits(folder):
     body = "\u5b66\u800c\u65f6\u4e60\u4e4b\uff0c\u4e0d\u4ea6\u8bf4\u4e4e\u3002" * 40_000  # 1.3 MB
     path = write(os.path.join(folder, "in.txt"), body)
     prefix = os.path.join(folder, "x")
-    run("text.py", path, "--output", prefix)
+    run("text.py", path, "--output", prefix, env=GPT2)
     train, val = tokens_of(f"{prefix}_train.bin"), tokens_of(f"{prefix}_val.bin")
     assert train + val == [50256, *encoding.encode_ordinary(body)]
     assert 0.09 < len(val) / (len(train) + len(val)) < 0.11
@@ -686,7 +687,7 @@ def test_gpt2_documents_begin_with_eot(folder):
     first = write(os.path.join(folder, "1.txt"), SPEECHES)
     second = write(os.path.join(folder, "2.txt"), "the second document\n" * 50)
     prefix = os.path.join(folder, "x")
-    run("text.py", first, second, "--output", prefix, "--workers", 2)
+    run("text.py", first, second, "--output", prefix, "--workers", 2, env=GPT2)
     tokens = tokens_of(f"{prefix}_train.bin") + tokens_of(f"{prefix}_val.bin")
     texts = [encoding.encode_ordinary(read(path).decode()) for path in (first, second)]
     assert tokens == [50256, *texts[0], 50256, *texts[1]]
@@ -703,10 +704,10 @@ def test_the_end_of_text_in_a_text(folder):
     path = write(os.path.join(folder, "in.txt"), name.join(parts))
     prefix = os.path.join(folder, "x")
     common = ["text.py", path, "--output", prefix, "--val-fraction", 0]
-    _, note = run(*common)
+    _, note = run(*common, env=GPT2)
     assert tokens_of(f"{prefix}_train.bin") == [50256, *encoding.encode_ordinary(name.join(parts))]
     assert note == f"note: {name} occurs 3 times, encoded as text; --allow-special makes it the token\n", note
-    _, note = run(*common, "--allow-special")
+    _, note = run(*common, "--allow-special", env=GPT2)
     want = [token for part in parts for token in [50256, *encoding.encode_ordinary(part)]]
     assert tokens_of(f"{prefix}_train.bin") == want and note == ""
     _, error = run(*common, "--allow-special", "--tokenizer", "bytes", code=1)
@@ -739,7 +740,7 @@ def test_a_byte_order_mark_is_dropped(folder):
     assert bytes(tokens_of(f"{prefix}_train.bin")) == "hello \ufeff".encode()
     assert note == f"note: {path}: its byte order mark is dropped\n", note
     encoding = require_gpt2()
-    run("text.py", path, "--output", prefix, "--val-fraction", 0)
+    run("text.py", path, "--output", prefix, "--val-fraction", 0, env=GPT2)
     assert tokens_of(f"{prefix}_train.bin") == [50256, *encoding.encode_ordinary("hello \ufeff")]
 
 
@@ -798,14 +799,14 @@ def test_an_encoder_gets_a_short_text_at_once(folder):
 def test_tokenizer_file_goes_where_the_output_goes(folder):
     encoding = require_gpt2()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
+        data_common.prepare_gpt2(MIRROR, os.path.join(folder, "new"))
     path = os.path.join(folder, "new", "gpt2_tokenizer.bin")
     assert f"--tokenizer {path}" in printed.getvalue(), printed.getvalue()
     content = read(path)
     assert struct.unpack("<4i", content[:16]) == (20240328, 2, encoding.n_vocab, encoding.eot_token)
     write(path, "already there")
     with contextlib.redirect_stderr(io.StringIO()):
-        data_common.prepare_gpt2(folder=os.path.join(folder, "new"))
+        data_common.prepare_gpt2(MIRROR, os.path.join(folder, "new"))
     assert read(path) == b"already there"
 
 
@@ -1088,7 +1089,7 @@ def test_tinyshakespeare_splits(folder):
 def test_a_hub_that_is_no_address_is_named(folder):
     require_gpt2()
     for hub in ("huggingface.co", "http://127 0 0 1", "http://127.0.0.1:9"):
-        _, error = run("fineweb.py", "--output", folder, env={"HF_ENDPOINT": hub}, code=1)
+        _, error = run("fineweb.py", "--output", folder, env={"HF_ENDPOINT": hub, **GPT2}, code=1)
         assert f"cannot list {hub}/api/" in error and "; HF_ENDPOINT names another server, --mirror" in error, error
 
 
