@@ -8,7 +8,8 @@
 #     fp8-adamw   the same of --recipe adamw, one seed
 #     fp8-355m    the same of 355M without the last, 66 M tokens, two seeds
 #     adamw       AdamW's three best of tune.sh, 131 M tokens, 5 seeds
-#     muon        AdamW's best with 131 M tokens, Muon's with 66 and 87 M. 6 seeds; adamw's CSV has five of these
+#     muon        AdamW's best with 131 M tokens, Muon's with 66 and 87 M. 6 seeds. The CSV of adamw has five of
+#                 AdamW's runs already, and can be continued
 #     muon-english, muon-355m     the same with half of the tokens, of english, of 355M. 3 seeds
 #     documents   --documents 2 beside rows without, T = 1024 and 4096, 16 M tokens, two seeds
 #     quarter     about a quarter of an hour each on an H200: the recipe in fp8, two seeds; PyTorch, compiled, with AdamW's best

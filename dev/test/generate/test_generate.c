@@ -142,6 +142,7 @@ static int alphabet(int first, int length) {
     return 'a' + length % 26;
 }
 
+// The letter that follows the text, if it is the alphabet from its first token on
 static int alphabet_from_first(int first, int length) { return first + length; }
 
 static void samples_end_where_they_should(void) {
