@@ -15,6 +15,9 @@
 #     quarter     about a quarter of an hour each on an H200: the recipe in fp8, two seeds; PyTorch, compiled, with AdamW's best
 #                 of larger steps; LLMC=path/to/llm.c/train_gpt2cu with its published recipe, warm-up as a share of the steps.
 #                 One of them: quarter-ours, quarter-pytorch, quarter-llmc
+#
+# docs/recipe.md shows, of dev/bench/nvidia-h200, optimizers_loss.csv (adamw and muon), english_loss.csv, 355m_loss.csv and
+# quarter_loss.csv.
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: losses.sh: $*" >&2; exit 1; }

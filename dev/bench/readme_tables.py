@@ -412,6 +412,35 @@ def losses():
     )
 
 
+# Files of loss.py whose arms are compared as wholes, and the baseline in each
+COMPARISONS = {"optimizers": "adamw-16k", "english": "adamw-16k", "355m": "adamw-16k", "quarter": "llm.c"}
+
+
+def equal_loss():
+    """When arms reach the loss that a baseline ends with, as loss.py reports it."""
+    from loss import report  # which imports this file
+
+    parts = []
+    for file, baseline in COMPARISONS.items():
+        path = f"{H200}/{file}_loss.csv"
+        rows = read_csv(path)
+        flags = {}  # of an arm: words, without the program and the weights that it is given
+        for row in rows:
+            text = row["flags"]
+            flags[row["arm"]] = shlex.split(text[text.index("-i ") :].removesuffix(" -e '{weights}'"))
+        if baseline not in flags or len(flags) < 2:
+            continue
+        arms = [baseline, *(arm for arm in flags if arm != baseline)]
+        same = next(i for i, words in enumerate(zip(*flags.values())) if len(set(words)) > 1) // 2 * 2
+        values = dict(zip(flags[baseline][:same:2], flags[baseline][1:same:2]))
+        model, corpus = SIZES[values["-e"]], os.path.basename(os.path.dirname(values["-i"]))
+        settings = ", ".join(f"{arm} with `{shlex.join(flags[arm][same:])}`" for arm in arms)
+        places = "; ".join(dict.fromkeys(map(provenance, rows)))
+        lines = "\n".join(report(rows, arms))
+        parts.append(f"{model}, {corpus}: {settings} ([{file}_loss.csv]({path}): {places}).\n\n```text\n{lines}\n```")
+    return "\n\n".join(parts)
+
+
 def generation():
     """Speed of generation, beside transformers'."""
     path = f"{H200}/generate.csv"
@@ -676,6 +705,7 @@ OPTIONAL = (
     scaling,
     tuning,
     losses,
+    equal_loss,
     generation,
     torch_steps,
     torch_documents,

@@ -317,6 +317,34 @@ def test_losses_are_compared_seed_by_seed(folder):
     assert "<!-- generated: losses -->\n<!-- end -->\n" in read(folder, "docs/measured.md")
 
 
+def test_arms_are_reported_beside_their_baseline(folder):
+    """Whatever the order of the rows; flags that all have are not repeated, and programs are known by their names."""
+    head = "arm,flags,steps,seed,tokens,loss,step_ms,joules,val_tokens,margin,curve,gpu,driver,cuda,date,commit\n"
+    common, weights = "-i 'corpus/train_*.bin' -j corpus/val.bin -t 1024 -e d12", "-e '{weights}'"
+
+    def row(arm, flags, steps, loss):
+        where = "NVIDIA H200,580,13.0,2026-01-02,abc1234"
+        return f"{arm},{flags},{steps},1,{steps}000,{loss},100,,10000000,0.004,,{where}\n"
+
+    adamw, muon = f"{common} -b 16 -d 16384 --recipe adamw", f"{common} -b 32 -d 32768 --recipe muon"
+    muons = row("muon-32k", muon, 500, 3.2) + row("muon-32k", muon, 1000, 2.8)
+    path = os.path.join(folder, "dev", "bench", "nvidia-h200", "optimizers_loss.csv")
+    unit.write(path, head + muons)
+    script(folder)
+    assert "<!-- generated: equal_loss -->\n<!-- end -->\n" in read(folder, "docs/recipe.md")
+    unit.write(path, head + muons + row("adamw-16k", adamw, 1000, 3.0))
+    peer = row("llm.c", f"build/llmc {common} -b 64 -l 6e-4 {weights}", 1000, 3.0)
+    ours = row("flashgpt", f"{common} -b 64 --fp8 1 {weights}", 500, 3.2)
+    unit.write(path.replace("optimizers", "quarter"), head + ours + peer)
+    script(folder)
+    shown = read(folder, "docs/recipe.md")
+    said = "adamw-16k with `-b 16 -d 16384 --recipe adamw`, muon-32k with `-b 32 -d 32768 --recipe muon` ("
+    assert f"124M, corpus: {said}" in shown
+    assert "adamw-16k, the baseline: loss 3.00000 at 1,000,000 tokens\n" in shown
+    assert "    reaches the baseline's final loss with 1.414 times fewer tokens, 1.414 times less time\n```" in shown
+    assert "124M, corpus: llm.c with `-l 6e-4`, flashgpt with `--fp8 1` (" in shown
+
+
 def test_other_bits_show(folder):
     edit(folder, "dev/bench/nvidia-h200/bits.csv", lambda text: re.sub(r"\byes\b", "no", text, count=1))
     script(folder)
