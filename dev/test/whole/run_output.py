@@ -194,7 +194,7 @@ def test_a_log_of_the_folder_that_is_no_log(folder):
         f.write("mine\n")
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
     assert done.stderr == f"error: {run}/main.jsonl: this is not a log of JSON lines; move it away\n", done.stderr
-    unit.write(f"{run}/main.jsonl", '{"a":"' + "x" * (1 << 20) + '"}')  # a file of JSON in one line
+    unit.write(f"{run}/main.jsonl", '{"time":"' + "x" * (1 << 20) + '"}')  # no line of a log is as long
     done = train(folder, "-x", 3, "-n", 1, "-o", run, "-y", 1, "--resume-anyway", code=1)
     assert "not a log of JSON lines" in done.stderr and os.path.getsize(f"{run}/main.jsonl") > 1 << 20, done.stderr
     unit.write(f"{folder}/config.json", '{"layers":12}')  # without a newline: as an incomplete line of a log
