@@ -16,7 +16,7 @@
 # make mutants         random changes of the sources that the tests must refuse; takes hours; MUTANTS_FLAGS='--count 500 -j 2'
 # make lint            format and static checks    make format          puts the format right
 # make compile_commands.json                       for clangd and other tools
-# make help            this text                   make clean           removes what was built
+# make help            this text                   make clean           removes what was built; models stay
 #
 # PRECISION=BF16|FP32                              of the GPU programs
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
@@ -73,8 +73,11 @@ override CFLAGS += $(openmp) $(typed_cflags)
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 # The compute capability of the first GPU, without the dot, 90 or 90a; wgmma and setmaxnreg exist only in sm_90a.
-GPU_ARCH ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | grep -E '^[0-9]+\.[0-9]+$$' | tr -d .)
+GPU_ARCH ?= $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | grep -E '^([89]|[1-9][0-9])\.[0-9]$$' | tr -d .)
 override GPU_ARCH := $(GPU_ARCH:%a=%)
+ifneq ($(shell echo '$(GPU_ARCH)' | grep -vxE '(([89]|[1-9][0-9])[0-9])?'),)
+$(error GPU_ARCH=$(GPU_ARCH): name a compute capability of 8.0 or newer without its dot, such as 90; empty: 8.0 and 9.0)
+endif
 gencode = -gencode arch=compute_$(1),code=sm_$(1)
 # nvcc may be older than the GPU: then that is built for as one that is not here.
 known_archs := $(if $(and $(NVCC),$(GPU_ARCH)),$(shell $(NVCC) --list-gpu-code 2>/dev/null))
@@ -341,5 +344,7 @@ format:
 	clang-format -i $(c_files)
 	ruff format $(py_files)
 
+# but models that the quickstart has trained
 clean:
-	rm -rf build train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so compile_commands.json
+	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name quickstart -exec rm -rf {} +; fi
+	rm -rf train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so compile_commands.json

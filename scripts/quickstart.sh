@@ -145,10 +145,14 @@ else
     checkpoint=$dir/model/model_00001500.bin
 fi
 {
+    trap : INT TERM HUP
     ./$trainer "$@" &
     echo $! >$dir/trainer
     wait $! || : >$dir/failed
-} 2>&1 | tee $dir/train.log | grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)' &
+} 2>&1 | { # to the end, also of a signal to the whole process group
+    trap '' INT TERM HUP
+    tee $dir/train.log | grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)'
+} &
 # A signal to this script is passed on to the trainer, which then saves its model.
 trap 'kill "$(cat $dir/trainer)" 2>/dev/null; wait; fail "stopped by a signal; see $dir/train.log"' INT TERM HUP
 wait $! || :
@@ -169,5 +173,5 @@ echo "  ./generate_gpt2 -e $dir/model --interactive"
 echo "See how it went, in a browser:"
 echo "  scripts/plot_run.py $dir/model $dir/train.log --html $dir/report.html"
 echo "Next, on text of your own:"
-echo "  python3 dev/data/text.py --tokenizer bytes --output build/mine FILES && ./$trainer -e $checkpoint \\"
-echo "      -i build/mine_train.bin -j build/mine_val.bin -b 16 -t 64 -x 500 -l 5e-4 -n 500 -o build/mine"
+echo "  python3 dev/data/text.py --tokenizer bytes --output log_mine/text FILES && ./$trainer -e $checkpoint \\"
+echo "      -i log_mine/text_train.bin -j log_mine/text_val.bin -b 16 -t 64 -x 500 -l 5e-4 -n 500 -o log_mine"

@@ -92,7 +92,7 @@ def quickstart(folder, *arguments, code=0, shell="sh", without=(), programs=None
 
 def test_it_ends_with_the_next_command(folder):
     said = quickstart(folder)
-    assert said.count("\n") <= 60 and said.splitlines()[-1].endswith("-o build/mine"), said
+    assert said.count("\n") <= 60 and said.splitlines()[-1].endswith("-o log_mine"), said
     assert (
         "val loss 1.9" in said
         and "To be, of build/quickstart/model" in said
@@ -176,11 +176,12 @@ def test_a_signal_reaches_the_trainer_and_is_waited_for(folder):
     write_program(f"{folder}/bin", "make", f"printf '%s\\n' '#!/bin/sh' '{saves}' >train_gpt2")
     path = os.path.join(folder, "bin")
     command = [os.path.join(path, "sh"), "scripts/quickstart.sh"]
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        with subprocess.Popen(command, cwd=folder, env={"PATH": path}, stdout=-1, stderr=-1, text=True) as script:
+    for number, to_all in ((signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGTERM, True)):
+        pipes = {"stdout": -1, "stderr": -1, "text": True, "start_new_session": to_all}
+        with subprocess.Popen(command, cwd=folder, env={"PATH": path}, **pipes) as script:
             for line in script.stdout:
                 if line.startswith("step"):
-                    script.send_signal(number)
+                    (os.killpg if to_all else os.kill)(script.pid, number)
             said = script.stderr.read()
         assert script.returncode == 1 and said == "error: stopped by a signal; see build/quickstart/train.log\n", said
         assert text_of(folder, "train.log").endswith("saved\n")

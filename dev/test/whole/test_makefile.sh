@@ -122,6 +122,7 @@ check "and is not named to nvcc" eval "! grep -q 120 '$calls'"
 check "which make says" grep -q "does not know compute capability 120" "$dir/out"
 unset FAKE_CODES
 
+for wrong in 9.0 75 sm_90 '9 0'; do check "GPU_ARCH=$wrong is refused" refuses "GPU_ARCH=$wrong: name a compute" tokenize_gpt2 GPU_ARCH="$wrong"; done
 flags_of_c() { run_make CFLAGS=-O1 tokenize_gpt2 && run_make -n -B tokenize_gpt2 LDLIBS=-lmine MARCH=x86-64 && grep -q -e '-march=x86-64 .* -lm .*-lmine' "$dir/out"; }
 check "CFLAGS and LDLIBS are further flags, MARCH another one" flags_of_c
 check "the same CFLAGS compile nothing again" eval 'run_make CFLAGS=-O1 tokenize_gpt2 && [ tokenize_gpt2 -ot "$dir/err" ]'
@@ -312,11 +313,14 @@ check "make load says that it needs a GPU" without_gpu refuses "no GPU here" loa
 check "a variant that does not exist is named" refuses "ATTENTION_FORWARD=none: no such variant" train_gpt2cu ATTENTION_FORWARD=none
 check "backward too" refuses "ATTENTION_BACKWARD=flash3: no such variant" train_gpt2cu ATTENTION_BACKWARD=flash3
 # what make clean removes is in neither a commit nor an image
-built() { run_make -n clean && tr ' ' '\n' <"$dir/out" | grep '[a-z]' | grep -vx -e rm -e -rf | sort; }
+built() { run_make -n clean && { echo build; sed -n 's/^rm -rf //p' "$dir/out" | tr ' ' '\n'; } | sort; }
 ignored() { sed 's|^/||; s|/$||' "$root/$1" | sort; }
 for file in .gitignore .dockerignore; do
     check "$file has what is built" is "$(comm -23 <(built) <(ignored $file) | tr '\n' ' ')" ""
 done
+mkdir -p build/quickstart/model
+check "make clean" run_make clean
+check "leaves the quickstart's models" is "$(ls build)" quickstart
 # its warnings are errors, too; gcc's are seen by whatever is built
 if command -v clang >/dev/null; then
     check "clang compiles the CPU programs" run_make CC=clang train_gpt2 tokenize_gpt2
