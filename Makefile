@@ -2,7 +2,7 @@
 # make train_gpt2      the CPU trainer             make train_gpt2cu    the GPU trainer
 # make generate_gpt2   from a prompt to text       make generate_gpt2cu  the same on the GPU
 # make tokenize_gpt2   from text to token ids and back
-# make test            the tests that this machine can run, in five minutes; make check-NAME runs one, make checks lists them
+# make test            those that this machine can run, in two to five minutes; make check-NAME runs one, make checks lists them
 # make test-long       those that take longer           make load            the GPU's tests side by side, for LOAD_SECONDS=120
 # make attention_forward_flash2                    one variant of dev/cuda, as build/attention_forward_flash2_bf16
 # make compete         race all variants on this GPU      make planted-faults  try the tests on sources with a fault

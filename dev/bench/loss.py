@@ -317,10 +317,13 @@ class Runs:
     def batch(self, arm):
         """Tokens of a micro-batch, and of a step"""
         flags = self.flags(arm)
-        found = [flag_of(flags, *names) for names in (("-b", "--batch"), ("-t", "--time"), ("-d", "--total-batch"))]
-        if not all(text and text.isdigit() and int(text) for text in found):
-            fail(f"--common or --arm {arm.name} must have -b, -t and -d, as numbers above 0")
-        B, T, total = map(int, found)
+        found = []
+        for names in (("-b", "--batch"), ("-t", "--time"), ("-d", "--total-batch")):
+            text = flag_of(flags, *names)
+            if not (text and text.isdigit() and int(text)):
+                fail(f"--arm {arm.name}: its flags or --common must have {names[0]}, as a number above 0")
+            found.append(int(text))
+        B, T, total = found
         return B * T, total
 
     def steps(self, arm):
@@ -577,7 +580,7 @@ def main():
         "--val-every", type=int, default=0, metavar="N", help="steps between validations; 0: at the end"
     )
     parser.add_argument(
-        "--gpus", type=int, default=len(here), metavar="N", help="0: the CPU (default: all, %(default)s)"
+        "--gpus", type=int, default=len(here), metavar="N", help="0: the CPU (default: all; here %(default)s)"
     )
     parser.add_argument("--trainer", metavar="FILE", help="default: ./train_gpt2cu, on the CPU ./train_gpt2")
     parser.add_argument("--output", required=True, metavar="FILE", help="the CSV")

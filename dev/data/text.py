@@ -179,6 +179,8 @@ def main():
     args = parser.parse_args()
 
     paths = list_files(args.inputs)
+    if not os.path.basename(args.output):
+        fail(f"--output {args.output}: it ends in no name; add how the files' names begin, as in {args.output}text")
     keep_inputs(paths, args.output)
     make_directory(os.path.dirname(args.output), alone=True)
     total = sum(os.path.getsize(path) for path in paths)
