@@ -344,7 +344,7 @@ format:
 	clang-format -i $(c_files)
 	ruff format $(py_files)
 
-# but models that the quickstart has trained
+# but what the quickstart has trained
 clean:
 	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name quickstart -exec rm -rf {} +; fi
 	rm -rf train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so compile_commands.json
