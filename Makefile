@@ -16,7 +16,7 @@
 # make mutants         random changes of the sources that the tests must refuse; takes hours; MUTANTS_FLAGS='--count 500 -j 2'
 # make lint            format and static checks    make format          puts the format right
 # make compile_commands.json                       for clangd and other tools
-# make help            this text                   make clean           removes what was built; models stay
+# make help            this text                   make clean           removes what was built
 #
 # PRECISION=BF16|FP32                              of the GPU programs
 # ATTENTION_FORWARD=mma ATTENTION_BACKWARD=flash2  variants to train with, instead of the table's choice
@@ -344,7 +344,7 @@ format:
 	clang-format -i $(c_files)
 	ruff format $(py_files)
 
-# but what the quickstart has trained
+# The quickstart's models stay.
 clean:
 	if [ -d build ]; then find build -mindepth 1 -maxdepth 1 ! -name quickstart -exec rm -rf {} +; fi
 	rm -rf train_gpt2 test_gpt2 generate_gpt2 tokenize_gpt2 train_gpt2cu test_gpt2cu generate_gpt2cu libattention.so compile_commands.json

@@ -145,11 +145,11 @@ else
     checkpoint=$dir/model/model_00001500.bin
 fi
 {
-    trap : INT TERM HUP
+    trap : INT TERM HUP # where the whole process group gets a signal, the trainer is waited for below
     ./$trainer "$@" &
     echo $! >$dir/trainer
     wait $! || : >$dir/failed
-} 2>&1 | { # to the end, also of a signal to the whole process group
+} 2>&1 | { # reads until the trainer has ended, whatever the signal
     trap '' INT TERM HUP
     tee $dir/train.log | grep --line-buffered -E '^(val loss|step +([0-9]*00)/|error:)'
 } &

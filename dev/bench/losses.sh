@@ -16,8 +16,8 @@
 #                 of larger steps; LLMC=path/to/llm.c/train_gpt2cu with its published recipe, warm-up as a share of the steps.
 #                 One of them: quarter-ours, quarter-pytorch, quarter-llmc
 #
-# docs/recipe.md shows, of dev/bench/nvidia-h200, optimizers_loss.csv (adamw and muon), english_loss.csv, 355m_loss.csv and
-# quarter_loss.csv.
+# docs/recipe.md shows these files of dev/bench/nvidia-h200: optimizers_loss.csv (adamw and muon), english_loss.csv
+# (muon-english), 355m_loss.csv (muon-355m), quarter_loss.csv.
 set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: losses.sh: $*" >&2; exit 1; }

@@ -14,6 +14,7 @@ import csv
 import difflib
 import fnmatch
 import glob
+import itertools
 import math
 import os
 import re
@@ -431,14 +432,17 @@ def equal_loss():
         if baseline not in flags or len(flags) < 2:
             continue
         arms = [baseline, *(arm for arm in flags if arm != baseline)]
-        same = next(i for i, words in enumerate(zip(*flags.values())) if len(set(words)) > 1) // 2 * 2
+        same = len(list(itertools.takewhile(lambda words: len(set(words)) == 1, zip(*flags.values())))) // 2 * 2
         values = dict(zip(flags[baseline][:same:2], flags[baseline][1:same:2]))
         model, corpus = SIZES[values["-e"]], os.path.basename(os.path.dirname(values["-i"]))
         settings = ", ".join(f"{arm} with `{shlex.join(flags[arm][same:])}`" for arm in arms)
         places = "; ".join(dict.fromkeys(map(provenance, rows)))
-        lines = "\n".join(report(rows, arms))
-        parts.append(f"{model}, {corpus}: {settings} ([{file}_loss.csv]({path}): {places}).\n\n```text\n{lines}\n```")
-    return "\n\n".join(parts)
+        lines = "\n".join(["```text", *report(rows, arms), "```"])
+        parts.append(f"**{model}, {corpus}:** {settings} ([{file}_loss.csv]({path}): {places}).\n\n{lines}")
+    if not parts:
+        return ""
+    lead = "When runs reach the loss with which a baseline ends, as `dev/bench/loss.py` reports it."
+    return "\n\n".join([lead, *parts])
 
 
 def generation():

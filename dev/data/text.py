@@ -180,7 +180,7 @@ def main():
 
     paths = list_files(args.inputs)
     if not os.path.basename(args.output):
-        fail(f"--output {args.output}: it ends in no name; add how the files' names begin, as in {args.output}text")
+        fail(f"--output {args.output}: that is a folder; add how the names of the files begin, as in {args.output}text")
     keep_inputs(paths, args.output)
     make_directory(os.path.dirname(args.output), alone=True)
     total = sum(os.path.getsize(path) for path in paths)

@@ -1002,7 +1002,7 @@ def test_bad_input_ends_in_one_line(folder):
         (["text.py", good, *output, "--val-fraction", "1e-9"], "the validation split is empty"),
         (["text.py", good, "--output", f"{good}/x", "--tokenizer", "bytes"], f"cannot write {good}"),
         (["text.py", good, "--output", f"{prefix}d", "--tokenizer", "bytes"], f"cannot write {prefix}d_train.bin"),
-        (["text.py", good, "--output", f"{folder}/"], f"--output {folder}/: it ends in no name"),
+        (["text.py", good, "--output", f"{folder}/"], f"--output {folder}/: that is a folder; add"),
         (["tinyshakespeare.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
         (["hellaswag.py", "--mirror", "/no/such/folder", "--output", folder], "/no/such/folder is not a folder"),
         (["tokenizer.py", "--mirror", "/no/such/folder", "--output", good], "/no/such/folder is not a folder"),

@@ -339,10 +339,10 @@ def test_arms_are_reported_beside_their_baseline(folder):
     script(folder)
     shown = read(folder, "docs/recipe.md")
     said = "adamw-16k with `-b 16 -d 16384 --recipe adamw`, muon-32k with `-b 32 -d 32768 --recipe muon` ("
-    assert f"124M, corpus: {said}" in shown
+    assert f"a baseline ends, as `dev/bench/loss.py` reports it.\n\n**124M, corpus:** {said}" in shown
     assert "adamw-16k, the baseline: loss 3.00000 at 1,000,000 tokens\n" in shown
     assert "    reaches the baseline's final loss with 1.414 times fewer tokens, 1.414 times less time\n```" in shown
-    assert "124M, corpus: llm.c with `-l 6e-4`, flashgpt with `--fp8 1` (" in shown
+    assert "**124M, corpus:** llm.c with `-l 6e-4`, flashgpt with `--fp8 1` (" in shown
 
 
 def test_other_bits_show(folder):
