@@ -237,7 +237,8 @@ static void gpt2_forward_layers(GPT2* model, int B, int T, int fp8) {
     ActivationTensors y = gpt2_layer_activations(model, 0);
     MatmulGroups groups = gpt2_groups(model, a.lnf, fp8, 0); // lnf (B,T,C) is written last: until then it is scratch
     floatX* ln1 = fp8 && !model->fp8.cold ? NULL : y.ln1;    // in fp8 it is computed where it is quantised
-    layernorm_forward(ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream);
+    layernorm_forward(ln1, y.ln1_mean, y.ln1_rstd, a.encoded, w.ln1w, w.ln1b, BT, C, stream,
+                      fp8 ? fp8_ln_row_scales(&model->fp8) : NULL);
     for (int i = 0; i < L; i++) {
         NvtxRange layer_range("forward layer", i);
         groups.layer = i;
@@ -1329,7 +1330,7 @@ static void gpt2_describe_gemms(char* text, size_t size, int capability, GPT2Con
     ModelGemm gemms[MODEL_GEMMS];
     if (settings.fp8) {
         snprintf(text, size, "cublaslt_fp8%s",
-                 fp8_fuses(capability) ? "; fc, input of fcproj, classifier: wgmma_fp8" : "");
+                 fp8_fuses(capability) ? "; qkv, fc, input of fcproj, classifier: wgmma_fp8" : "");
         return;
     }
     gpt2_gemms(gemms, config, settings, B * T);

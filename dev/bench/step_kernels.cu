@@ -186,7 +186,7 @@ static int plain_gemms(const GPT2* model, int R) {
     return 12 * model->info.config.num_layers + 3 * (model->info.settings.fp8 ? R / fp8_classifier_rows(R) : 1);
 }
 
-// The same of e4m3 operands that are there already
+// The same of e4m3 operands that are there already: of weights, the columns, as rows may be int8
 static void launch_plain_gemms_fp8(GPT2* model, int R) {
     const GPT2Config c = model->info.config;
     const int C = c.channels, rows = fp8_classifier_rows(R),
@@ -198,7 +198,7 @@ static void launch_plain_gemms_fp8(GPT2* model, int R) {
         MatmulTensors t = {};
         t.a_scale = t.b_scale = &f->scales->value;
         t.out = out, t.dinp = a.dbt4c, t.dweight = dweight;
-        t.a = f->dout, t.b = f->weights;
+        t.a = f->dout, t.b = f->weight_columns;
         matmul_launch(&groups, "cublaslt_fp8", MATMUL_QKV, t, {R, IN, OUT, 0});
         matmul_launch(&groups, "cublaslt_fp8", MATMUL_INPUT, t, {R, IN, OUT, 0});
         t.a = f->dout_columns, t.b = f->inp;

@@ -4,7 +4,7 @@ The GPU trainer stores every activation, and every gradient of one, in bf16, and
 stands wherever train_gpt2.cu stores a tensor; the arithmetic in between is fp64 here, since fp32 errs 2^-16 times as
 much. Weights are bf16 copies of the fp32 master weights; their gradients are fp32. Attention rounds P and dS as well,
 before the GEMMs that they enter. With --fp8 the operands of all other GEMMs are rounded to e4m3, too, the gradient of
-the logits with dither.
+the logits with dither; or, as on Hopper, to int8 in the forward GEMMs that read LayerNorm's output.
 
 measure() gives, for each tensor that dev/test/whole/reference_test.h compares, the root mean square of its error over
 some batches; the test allows three times as much. A fault that is larger than our rounding is refused, and nothing
@@ -12,6 +12,7 @@ else is.
 """
 
 import copy
+import functools
 import math
 
 import torch
@@ -85,27 +86,36 @@ def to_e4m3(x, headroom=1, dithers=False):
     return torch.round(x / spacing) * spacing * scale
 
 
+def to_int8(x):
+    """x in int8; each row has a scale."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale) * scale
+
+
 class LinearFP8(torch.autograd.Function):
-    """x w^T and its two gradients, of operands in e4m3. dithers: the gradient of the result with dither."""
+    """x w^T and its two gradients, of operands in e4m3. int8: those of x w^T are in int8. dithers: the gradient of the
+    result with dither."""
 
     @staticmethod
-    def forward(ctx, x, w, dithers):
-        x, w = to_e4m3(x, FP8_HEADROOM), to_e4m3(w)
-        ctx.save_for_backward(x, w)
+    def forward(ctx, x, w, int8, dithers):
+        codes = to_e4m3(x, FP8_HEADROOM), to_e4m3(w)
+        ctx.save_for_backward(*codes)
         ctx.dithers = dithers
+        x, w = (to_int8(x), to_int8(w)) if int8 else codes
         return x @ w.T
 
     @staticmethod
     def backward(ctx, dout):
         x, w = ctx.saved_tensors
         dout = to_e4m3(dout, FP8_HEADROOM, ctx.dithers)
-        return dout @ w, dout.flatten(0, -2).T @ x.flatten(0, -2), None
+        return dout @ w, dout.flatten(0, -2).T @ x.flatten(0, -2), None, None
 
 
-def linear_fp8(x, w, b=None):
-    if b is None:  # the classifier
-        return LinearFP8.apply(x, w, True)
-    return LinearFP8.apply(x, w, False) + b
+def linear_fp8(x, w, b=None, int8=False):
+    outputs, inputs = w.shape
+    of_layernorm = outputs > inputs  # qkv, fc and the classifier
+    out = LinearFP8.apply(x, w, int8 and of_layernorm, b is None)
+    return out if b is None else out + b  # the classifier has no bias
 
 
 def rounded_block(block, x, linear):
@@ -169,6 +179,10 @@ def muon_changes(model, forward, x, y, steps, clip, *settings, rounded=lambda x:
 
 def forward_fp8(model, x, y):
     return rounded_forward(model, x, y, linear_fp8)
+
+
+def forward_int8(model, x, y):
+    return rounded_forward(model, x, y, functools.partial(linear_fp8, int8=True))
 
 
 def measure(model, batches, steps, clip, *settings, forward=rounded_forward, muon=False):

@@ -41,7 +41,7 @@ from model import (
     initialise_for_tests,
     make_optimizer,
 )
-from rounding import forward_fp8, measure, muon_changes
+from rounding import forward_fp8, forward_int8, measure, muon_changes
 
 STEPS, MUON_SAMPLES = 10, 128
 BETA1, BETA2, EPSILON, WEIGHT_DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
@@ -159,8 +159,9 @@ def main():
         errors = measure(model, batches, STEPS, CLIP, *adam, muon=args.muon)
         write_errors(f"{args.output}_bf16_errors.csv", "bf16", errors, args.error_batches)
         if args.fp8:
-            errors = measure(model, batches, 1, CLIP, *adam, forward=forward_fp8)
-            write_errors(f"{args.output}_fp8_errors.csv", "fp8", errors, args.error_batches)
+            for name, forward in (("fp8", forward_fp8), ("int8", forward_int8)):
+                errors = measure(model, batches, 1, CLIP, *adam, forward=forward)
+                write_errors(f"{args.output}_{name}_errors.csv", name, errors, args.error_batches)
     if args.muon:
         changes = muon_changes(copy.deepcopy(model), lambda m, *batch: m(*batch), x, y, STEPS, CLIP, *adam)
         write_muon(f"{args.output}_muon.bin", changes, STEPS, MUON_SAMPLES)

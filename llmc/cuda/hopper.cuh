@@ -402,6 +402,10 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) { asm volatile("" : "+f"(x[i])::"memory"); }
 }
+template <int N> __device__ inline void fence_operand(int (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) { asm volatile("" : "+r"(x[i])::"memory"); }
+}
 
 // The instructions below differ in N alone. Operands are numbered: first the N / 2 registers of d, from 0 on; then the others,
 // whose numbers each shape names.
@@ -410,6 +414,10 @@ template <int N> __device__ inline void fence_operand(float (&x)[N]) {
 #define HOPPER_OUT8(d, i) HOPPER_OUT4(d, i), HOPPER_OUT4(d, i + 4)
 #define HOPPER_OUT16(d, i) HOPPER_OUT8(d, i), HOPPER_OUT8(d, i + 8)
 #define HOPPER_OUT32(d, i) HOPPER_OUT16(d, i), HOPPER_OUT16(d, i + 16)
+#define HOPPER_INT_OUT4(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+#define HOPPER_INT_OUT16(d, i)                                                                                         \
+    HOPPER_INT_OUT4(d, i), HOPPER_INT_OUT4(d, i + 4), HOPPER_INT_OUT4(d, i + 8), HOPPER_INT_OUT4(d, i + 12)
+#define HOPPER_INT_OUT32(d, i) HOPPER_INT_OUT16(d, i), HOPPER_INT_OUT16(d, i + 16)
 #define HOPPER_D4 "%0,%1,%2,%3"
 #define HOPPER_D8 HOPPER_D4 ",%4,%5,%6,%7"
 #define HOPPER_D16 HOPPER_D8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -439,17 +447,18 @@ HOPPER_WGMMA_SHARED(64, HOPPER_D32, "%32", "%33", "%34", "%35", "%36", HOPPER_OU
 HOPPER_WGMMA_SHARED(128, HOPPER_D64, "%64", "%65", "%66", "%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
 HOPPER_WGMMA_SHARED(192, HOPPER_D96, "%96", "%97", "%98", "%99", "%100", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32),
                     HOPPER_OUT32(d, 64))
-// The same of e4m3: A (64,32), B (N,32). Both are K-major, which is all that 8-bit operands can be.
-#define HOPPER_WGMMA_E4M3(N, registers, a_, b_, accumulate_, ...)                                                      \
-    __device__ inline void wgmma_mma_async_e4m3(float(&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {            \
+// The same of 8-bit operands: A (64,32), B (N,32). Both are K-major, which is all that these can be. int8 is added exactly.
+#define HOPPER_WGMMA_8_BIT(name, type, types, scales, N, registers, a_, b_, accumulate_, ...)                          \
+    __device__ inline void name(type(&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {                             \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate_ ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N      \
-                     "k32.f32.e4m3.e4m3 {" registers "}, " a_ ", " b_ ", p, 1, 1;\n}"                                  \
+                     "k32." types " {" registers "}, " a_ ", " b_ ", p" scales ";\n}"                                  \
                      : __VA_ARGS__                                                                                     \
                      : "l"(a), "l"(b), "r"(accumulate));                                                               \
     }
-HOPPER_WGMMA_E4M3(64, HOPPER_D32, "%32", "%33", "%34", HOPPER_OUT32(d, 0))
-HOPPER_WGMMA_E4M3(128, HOPPER_D64, "%64", "%65", "%66", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
-HOPPER_WGMMA_E4M3(192, HOPPER_D96, "%96", "%97", "%98", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32), HOPPER_OUT32(d, 64))
+HOPPER_WGMMA_8_BIT(wgmma_mma_async_e4m3, float, "f32.e4m3.e4m3", ", 1, 1", 128, HOPPER_D64, "%64", "%65", "%66",
+                   HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
+HOPPER_WGMMA_8_BIT(wgmma_mma_async_int8, int, "s32.s8.s8", "", 128, HOPPER_D64, "%64", "%65", "%66",
+                   HOPPER_INT_OUT32(d, 0), HOPPER_INT_OUT32(d, 32))
 // d (64,N) = A B, or d += A B if accumulate is 1. A (64,16) and B (16,N) by MN-major descriptors.
 template <int N>
 __device__ inline void wgmma_mma_async_mn_major(float (&d)[N], uint64_t a, uint64_t b, int accumulate) {
@@ -479,7 +488,7 @@ HOPPER_WGMMA_ADD(64, HOPPER_D32, "%32,%33,%34,%35", "%36", HOPPER_OUT32(d, 0))
 HOPPER_WGMMA_ADD(96, HOPPER_D48, "%48,%49,%50,%51", "%52", HOPPER_OUT32(d, 0), HOPPER_OUT16(d, 32))
 HOPPER_WGMMA_ADD(128, HOPPER_D64, "%64,%65,%66,%67", "%68", HOPPER_OUT32(d, 0), HOPPER_OUT32(d, 32))
 #undef HOPPER_WGMMA_SHARED
-#undef HOPPER_WGMMA_E4M3
+#undef HOPPER_WGMMA_8_BIT
 #undef HOPPER_WGMMA_REGISTERS
 #undef HOPPER_WGMMA_ADD
 

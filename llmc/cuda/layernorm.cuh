@@ -11,15 +11,17 @@ GEMM whose output was added to the residual stream. layernorm_kernels.cuh has th
 #include "column_sum.cuh"
 #include "common.cuh"
 
+constexpr float INT8_LARGEST = 127;
+
 // residual (N, C) = a + b and out (N, C) = layernorm(residual) with its mean and rstd (N). b NULL: out = layernorm(a). out
-// NULL: mean and rstd alone.
+// NULL: it is not written. int8_scales (N), if given, = 1/127 of the largest magnitude of each row of out before it is rounded.
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                 const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
-                                cudaStream_t stream);
+                                cudaStream_t stream, float* int8_scales = NULL);
 
 static inline void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* inp, const floatX* weight,
-                                     const floatX* bias, int N, int C, cudaStream_t stream) {
-    residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream);
+                                     const floatX* bias, int N, int C, cudaStream_t stream, float* int8_scales = NULL) {
+    residual_layernorm_forward(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, stream, int8_scales);
 }
 
 constexpr int LAYERNORM_MOST_CHANNELS = 640 * x128::size; // of backward: 5120 in 16 bit, 2560 in fp32

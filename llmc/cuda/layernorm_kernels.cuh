@@ -8,16 +8,19 @@ of a precision, in matmul.cu's object.
 #include <limits.h>
 
 #include "layernorm.cuh"
+#include "ptx.cuh"
 #include "llmc/model/host_device.h"
 
 constexpr int LAYERNORM_WARPS = 4; // rows of a forward thread block: a warp each
 
-// residual (N, C) = a + b; out (N, C), or NULL, = layernorm(residual); mean, rstd (N). b NULL: out = layernorm(a), residual is
-// not written. One warp per row, held in registers, V vectors a lane; V = 0, for wider rows, loads it again for each pass.
-// Thread blocks take the last rows first: the kernel that wrote a wrote them last, and they are still in L2.
+// residual (N, C) = a + b; out (N, C), or NULL, = layernorm(residual); mean, rstd (N); int8_scales (N) or NULL, as in
+// layernorm.cuh. b NULL: out = layernorm(a), residual is not written. One warp per row, held in registers, V vectors a lane;
+// V = 0, for wider rows, loads it again for each pass. Thread blocks take the last rows first: the kernel that wrote a wrote
+// them last, and they are still in L2.
 template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
     residual_layernorm_forward_kernel(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
-                                      const floatX* b, const floatX* weight, const floatX* bias, int N, int C) {
+                                      const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
+                                      float* int8_scales) {
     constexpr int K = x128::size;
     const int lane = threadIdx.x % WARP_SIZE, vectors = V > 0 ? V : CEIL_DIV(C, WARP_SIZE * K);
     const size_t row = (size_t)(gridDim.x - 1 - blockIdx.x) * LAYERNORM_WARPS + threadIdx.x / WARP_SIZE;
@@ -58,24 +61,31 @@ template <int V> __global__ void __launch_bounds__(LAYERNORM_WARPS * 32)
         for (int k = 0; k < K; k++) { squares += (x[k] - mu) * (x[k] - mu); }
     }
     const float s = rsqrtf(warp_sum(squares) / C + LAYERNORM_EPSILON);
+    float largest = 0.0f;
 #pragma unroll
-    for (int n = 0; n < vectors; n++) {
+    for (int n = 0; n < vectors && (out || int8_scales); n++) {
         const int c = channel(n);
         if (c >= C) { break; }
         float x[K], w[K], d[K];
         unpack(x, vector(n)), unpack(w, load128(weight + c)), unpack(d, load128(bias + c));
-        for (int k = 0; k < K; k++) { x[k] = (x[k] - mu) * s * w[k] + d[k]; }
+        for (int k = 0; k < K; k++) {
+            x[k] = (x[k] - mu) * s * w[k] + d[k];
+            largest = max_nan(largest, fabsf(x[k]));
+        }
         if (out) { store128(out + row * C + c, pack(x)); }
     }
+    // as integers: the order of magnitudes is that of their bits, and NaN is above all
+    const unsigned of_row = int8_scales ? __reduce_max_sync(0xffffffffu, __float_as_uint(largest)) : 0;
     if (lane == 0) {
         mean[row] = mu;
         rstd[row] = s;
+        if (int8_scales) { int8_scales[row] = __uint_as_float(of_row) / INT8_LARGEST; }
     }
 }
 
 void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, float* rstd, const floatX* a,
                                 const floatX* b, const floatX* weight, const floatX* bias, int N, int C,
-                                cudaStream_t stream) {
+                                cudaStream_t stream, float* int8_scales) {
     // By the vectors that a lane holds at most: GPT-2's models have 3, 4, 5 and 7 in 16 bit.
     static const struct {
         int vectors;
@@ -86,8 +96,8 @@ void residual_layernorm_forward(floatX* residual, floatX* out, float* mean, floa
                    {INT_MAX, residual_layernorm_forward_kernel<0>}};
     int n = 0;
     while (kernels[n].vectors < CEIL_DIV(C, WARP_SIZE * x128::size)) { n++; }
-    kernels[n].kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(residual, out, mean, rstd, a,
-                                                                                         b, weight, bias, N, C);
+    kernels[n].kernel<<<CEIL_DIV(N, LAYERNORM_WARPS), LAYERNORM_WARPS * 32, 0, stream>>>(
+        residual, out, mean, rstd, a, b, weight, bias, N, C, int8_scales);
     cuda_try(cudaGetLastError());
 }
 

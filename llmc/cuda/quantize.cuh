@@ -5,6 +5,9 @@ columns in a weight gradient. Along K, in each group of 16 numbers, i and i + 8 
 That is how wgmma's threads hold them, so that an epilogue need not sort. A GEMM whose operands both have this order adds the
 same products.
 
+Where the largest magnitude of a row is near its usual one, int8 rounds it less than e4m3: rows of LayerNorm's output and of the
+weights that they meet, each with a scale of its own. Columns are in e4m3 there, too.
+
 A source says what the numbers are: a tensor, or what is computed from one on the way, so that it is not stored in 16 bits. The
 largest magnitude is collected as the bits of a float, by an integer atomicMax: the order does not matter, and NaN is larger
 than every number. Numbers that are not finite become NaN, where saturating would hide them. All dimensions are multiples of 16.
@@ -16,6 +19,7 @@ than every number. Numbers that are not finite become NaN, where saturating woul
 #include "common.cuh"
 #include "e4m3.cuh"
 #include "gelu.cuh"
+#include "layernorm.cuh"
 
 constexpr int QUANTIZE_ROWS = 128, QUANTIZE_COLUMNS = 64, QUANTIZE_THREADS = 256; // of a block's tile
 constexpr int MOST_QUANTIZE_ROWS = 65535 * QUANTIZE_ROWS;                         // the most that a grid has in y
@@ -38,6 +42,17 @@ template <bool DITHERS = false> __device__ inline uint32_t code_pair(float x, fl
     const float2 scaled = {fmaf(x, inverse, added.x), fmaf(y, inverse, added.y)};
     return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
 }
+
+// int8: a row's numbers are its scale times their codes; the scale is at least 1/127 of their largest magnitude. Of zeros the
+// scale is 0, and the codes say nothing; where that magnitude is not finite, neither do they, and no product is finite.
+// The codes nearest to x and y, ties to even, in bits 0-7 and 8-15. Behind the point of 1.5 2^23 a float's lowest bits are the
+// integer's.
+__device__ inline uint32_t int8_pair(float x, float y, float inverse) {
+    const uint32_t low = __float_as_uint(fmaf(x, inverse, 0x1.8p23f)),
+                   high = __float_as_uint(fmaf(y, inverse, 0x1.8p23f));
+    return __byte_perm(low, high, 0x0040) & 0xffff;
+}
+
 // Of codes: how many there are, how many are 0, and how many are the largest, to which numbers beyond the scale are cut off
 struct CodeCounts {
     unsigned long long codes, zeros, largest;
@@ -116,6 +131,21 @@ struct LayerNormSource {
         for (int k = 0; k < 8; k++) { v[k] = (v[k] - mu) * s * w[k] + b[k]; }
     }
 };
+
+// Sources whose rows are in int8; row_scale() is that of row r. LayerNorm's are known before (layernorm.cuh).
+struct Int8LayerNormSource : LayerNormSource {
+    const float* scales; // (R)
+    __device__ float row_scale(int r) const { return scales[r]; }
+};
+// Of the next tensor of a QuantizeBatch, scales begin scales_stride elements later. int8_scales() makes them.
+struct Int8StoredSource : StoredSource {
+    const nv_bfloat16* scales; // (R)
+    size_t scales_stride = 0;
+    __device__ float row_scale(int r) const { return scales[blockIdx.z * scales_stride + r]; }
+};
+template <class Source> constexpr bool int8_rows = false;
+template <> constexpr bool int8_rows<Int8LayerNormSource> = true;
+template <> constexpr bool int8_rows<Int8StoredSource> = true;
 
 // gelu(pre)
 struct GeluSource {
@@ -206,7 +236,7 @@ template <bool COLUMNS, class Source>
 static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Source>)
     quantize_kernel(uint8_t* rows, uint8_t* columns, unsigned* amax, float* partial, const Source source,
                     const float* scale, int R, int C, QuantizeBatch batch, CodeCounts* counts) {
-    constexpr bool ACT = has_act<Source>;
+    constexpr bool ACT = has_act<Source>, INT8 = int8_rows<Source>;
     __shared__ QuantizeTile tiles[COLUMNS ? 1 + ACT : 1];
     __shared__ float sums[ACT ? QUANTIZE_ROWS / 4 : 1][QUANTIZE_COLUMNS + 1];
     const int eighth = threadIdx.x % 8, quad = threadIdx.x / 8;
@@ -220,7 +250,8 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
     if (row < R && column < C) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            float v[8], act[8];
+            float v[8], act[8], row_inverse = 0;
+            if constexpr (INT8) { row_inverse = 1.0f / source.row_scale(row_of(k)); }
             if constexpr (ACT) {
                 source.load(v, act, row_of(k), column, C);
             } else {
@@ -230,7 +261,7 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
             for (int j = 0; j < 8; j += 2) {
                 const uint32_t pair = code_pair<dithers<Source>>(v[j], v[j + 1], inverse);
                 largest = larger_magnitude(larger_magnitude(largest, v[j]), v[j + 1]);
-                codes[k][j / 4] |= pair << j % 4 * 8;
+                codes[k][j / 4] |= (INT8 ? int8_pair(v[j], v[j + 1], row_inverse) : pair) << j % 4 * 8;
                 if (COLUMNS) { put_pair(words, j, k, pair); }
                 if (ACT) {
                     put_pair(act_words, j, k, code_pair(act[j], act[j + 1], act_inverse));
@@ -252,9 +283,9 @@ static __global__ void __launch_bounds__(QUANTIZE_THREADS, quantize_blocks<Sourc
     }
     if (amax) { warp_collect_amax(amax, largest); }
     if (counts && is_counted(first_row)) {
-        const uint32_t all[8] = {codes[0][0], codes[0][1], codes[1][0], codes[1][1],
-                                 codes[2][0], codes[2][1], codes[3][0], codes[3][1]};
-        warp_count_codes(counts, all, row < R && column < C);
+        const uint32_t in_rows[8] = {codes[0][0], codes[0][1], codes[1][0], codes[1][1],
+                                     codes[2][0], codes[2][1], codes[3][0], codes[3][1]};
+        warp_count_codes(counts, INT8 ? static_cast<const uint32_t(&)[8]>(words) : in_rows, row < R && column < C);
     }
     if constexpr (COLUMNS) {
 #pragma unroll
@@ -281,15 +312,18 @@ static inline size_t quantize_scratch_bytes(int R, int C) {
     return sizeof(float) * CEIL_DIV(R, QUANTIZE_ROWS) * (size_t)C;
 }
 
-// rows (R,C) and columns (C,R), unless that is NULL, = the codes of a source's numbers / *scale. *amax = the largest of it
-// and of their magnitudes, or not where amax is NULL. sums (C), only where has_act, += the sums over rows; scratch as above.
-// *counts, if given, += those of some of the codes.
+// rows (R,C) and columns (C,R), unless that is NULL, = the codes of a source's numbers / *scale. Where int8_rows, rows have
+// scales of the source, and columns is given. *amax = the largest of it and of the numbers' magnitudes, or not where amax is
+// NULL. sums (C), only where has_act, += the sums over rows; scratch as above. *counts, if given, += those of some e4m3 codes.
 template <class Source> static inline void quantize(uint8_t* rows, uint8_t* columns, unsigned* amax,
                                                     const Source& source, const float* scale, int R, int C,
                                                     cudaStream_t stream, float* sums = NULL, float* scratch = NULL,
                                                     QuantizeBatch batch = QuantizeBatch(), CodeCounts* counts = NULL) {
     const dim3 grid(CEIL_DIV(C, QUANTIZE_COLUMNS), CEIL_DIV(R, QUANTIZE_ROWS), batch.count);
-    auto kernel = columns ? quantize_kernel<true, Source> : quantize_kernel<false, Source>;
+    auto kernel = quantize_kernel<true, Source>;
+    if constexpr (!int8_rows<Source>) {
+        if (!columns) { kernel = quantize_kernel<false, Source>; }
+    }
     kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(rows, columns, amax, sums ? scratch : NULL, source, scale, R, C,
                                                   batch, counts);
     cuda_try(cudaGetLastError());
@@ -315,6 +349,34 @@ static inline void collect_amax(unsigned* amax, const floatX* x, size_t n, cudaS
     const size_t blocks = CEIL_DIV(n, (size_t)QUANTIZE_THREADS * 8), most = 1024;
     const dim3 grid((unsigned)(blocks < most ? blocks : most), batch.count);
     amax_kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(amax, x, n, batch);
+    cuda_try(cudaGetLastError());
+}
+
+// A warp for each row of C numbers: scales = 1/127 of its largest magnitude, rounded up
+static __global__ void __launch_bounds__(QUANTIZE_THREADS)
+    int8_scales_kernel(nv_bfloat16* scales, size_t scales_stride, unsigned* amax, const floatX* x, int R, int C,
+                       QuantizeBatch batch) {
+    const int row = (int)blockIdx.x * (QUANTIZE_THREADS / WARP_SIZE) + threadIdx.x / WARP_SIZE,
+              lane = threadIdx.x % WARP_SIZE;
+    if (row >= R) { return; }
+    float largest = 0;
+    for (int c = lane * 8; c < C; c += WARP_SIZE * 8) {
+        float v[8];
+        load_8(v, x + blockIdx.y * batch.stride + (size_t)row * C + c);
+#pragma unroll
+        for (int k = 0; k < 8; k++) { largest = larger_magnitude(largest, v[k]); }
+    }
+    largest = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(largest)));
+    if (lane == 0) { scales[blockIdx.y * scales_stride + row] = __float2bfloat16_ru(largest / INT8_LARGEST); }
+    warp_collect_amax(amax + blockIdx.y * batch.places, largest);
+}
+
+// The scales (R) in int8 of the rows of x (R,C), and *amax as collect_amax() has it. Those of the next tensor of a batch begin
+// scales_stride elements later.
+static inline void int8_scales(nv_bfloat16* scales, size_t scales_stride, unsigned* amax, const floatX* x, int R, int C,
+                               cudaStream_t stream, QuantizeBatch batch = QuantizeBatch()) {
+    const dim3 grid(CEIL_DIV(R, QUANTIZE_THREADS / WARP_SIZE), batch.count);
+    int8_scales_kernel<<<grid, QUANTIZE_THREADS, 0, stream>>>(scales, scales_stride, amax, x, R, C, batch);
     cuda_try(cudaGetLastError());
 }
 

@@ -149,7 +149,7 @@ typedef struct {
     int zero;           // 1: a process has the moments and master weights of its shard only (ZeRO-1); 0: it has all
     int sum_any;      // 1: gradients are summed in any order; 0: in that of gradient_tree.h, the same bits for any 2^n
     int copy_engines; // 1: copy engines exchange data between GPUs of one machine, where possible; 0: NCCL's kernels
-    int fp8;          // 1: the GEMMs of training have e4m3 operands
+    int fp8;          // 1: the GEMMs of training have 8-bit operands
     int graphs;       // 1: on one GPU, passes over full batches are CUDA graphs from the second on (pass_graph.cuh)
     int documents;    // attention stays within documents: 0 never, 1 in gpt2_forward, 2 in gpt2_validate too
     int positions;    // 1: and positions are counted from a document's start; 0: from the row's

@@ -122,7 +122,7 @@ its command lines work unchanged.
     X(tf32, "-f", "--tf32", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, RESULT,                                              \
       "1: tf32 GEMMs in an fp32 build")                                                                                \
     X(fp8, NULL, "--fp8", toggle, 0, 0, 1, NULL, FOR_GPU, RESULT,                                                      \
-      "1: the GEMMs of training have 8-bit operands (e4m3), after the first update; validation and samples do not")     \
+      "1: the GEMMs of training have 8-bit operands (e4m3, on Hopper int8 too), after the first update; validation and samples do not") \
     X(master_weights, "-w", "--master-weights", toggle, 1, 0, 1, NULL, FOR_GPU_NOTED, RESULT,                          \
       "1: updates act on an fp32 copy of the weights; 0: on the weights, with stochastic rounding")                    \
     X(gelu_fusion, "-ge", "--gelu-fusion", whole, 0, 0, 2, NULL, FOR_GPU_NOTED, RESULT,                                \

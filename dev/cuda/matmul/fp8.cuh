@@ -1,12 +1,15 @@
 /*
-The matmul groups of a training step in e4m3 (llmc/cuda/e4m3.cuh): operands are quantised where they are computed, not stored
-in 16 bits first, or before the GEMM that reads them. An input's columns, for its weight gradient, are written with its rows and
-kept; but those of fcproj's, the largest, are computed again with the gradient of fc's output, which reads the same tensor.
+The matmul groups of a training step in 8 bits (llmc/cuda/quantize.cuh): operands are quantised where they are computed, not
+stored in 16 bits first, or before the GEMM that reads them. An input's columns, for its weight gradient, are written with its
+rows and kept; those of fcproj's, the largest, are computed again with the gradient of fc's output, which reads that tensor.
 
-Each operand has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient is
-delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a whole
-step; HEADROOM is how much larger the tensor may be in the next one. Up to the first finite step there are no scales: it is
-`cold`, its GEMMs are those of 16 bits, and only the magnitudes are collected.
+An operand in e4m3 has one scale. A weight's follows from its numbers, once an update. That of an activation or of a gradient
+is delayed: it follows from the largest magnitude in the step before, over all micro-batches and processes, and holds for a
+whole step; HEADROOM is how much larger the tensor may be in the next one. Up to the first finite step there are no scales: it
+is `cold`, its GEMMs are those of 16 bits, and only the magnitudes are collected.
+
+On Hopper the forward GEMMs that read LayerNorm's output (qkv, fc, the classifier) are of int8, which rounds that less. Each of
+its rows has a scale, which LayerNorm's kernel finds, and so has each row of the weights. Columns are in e4m3 there, too.
 
 The four linear layers of a transformer block are known by their sizes; the classifier counts as block number `layers`.
 */
@@ -31,16 +34,19 @@ struct Fp8Inputs {
 struct Fp8 {
     int layers;               // of the model; what follows has a block more
     int cold;                 // 1: there are no scales yet
-    int fused;                // 1: fc, dgelu and the classifier are those of wgmma_fp8.cuh
+    int fused;                // 1: qkv, fc, dgelu and the classifier are those of wgmma_fp8.cuh
     E4m3Scale* scales;        // (layers + 1, 8) delayed
     E4m3Scale* weight_scales; // (layers + 1, 4)
     unsigned* amax;           // (layers + 1, 8) of the step so far
     unsigned* weight_amax;    // (layers + 1, 4)
     CodeCounts* counts;       // (layers + 1, 8); follows the magnitudes: one memset zeroes all
-    const floatX* params;     // the model's weights
-    uint8_t* weights;         // their codes: a matrix's at the place that it has in params
-    uint8_t* weight_columns;  // those of its transpose
-    uint8_t* inp_columns;     // (layers, 3, kept_bytes) of the inputs (tokens,C) of the linears but fcproj
+    float* ln_row_scales;     // (tokens) of LayerNorm's latest output in int8
+    // of weights in int8: of a layer's rows of qkv (3C) and of fc (4C), then of the next one's; of the classifier's (Vp)
+    nv_bfloat16* weight_row_scales;
+    const floatX* params;    // the model's weights
+    uint8_t* weights;        // their codes: a matrix's at the place that it has in params
+    uint8_t* weight_columns; // those of its transpose
+    uint8_t* inp_columns;    // (layers, 3, kept_bytes) of the inputs (tokens,C) of the linears but fcproj
     size_t kept_bytes;
     const Fp8Inputs* inputs; // (layers + 1)
     // operands of the next GEMMs
@@ -55,7 +61,8 @@ struct Fp8 {
 static inline size_t fp8_delayed(int layers) { return (size_t)FP8_DELAYED * (layers + 1); }
 
 // ----------------------------------------------------------------------------
-// fc, dgelu and the classifier on Hopper, of e4m3 operands: the kernels of wgmma_fp8.cuh, compiled in matmul.cu
+// qkv, fc, dgelu and the classifier on Hopper, of 8-bit operands: the kernels of wgmma_fp8.cuh, compiled in matmul.cu. Of all
+// but dgelu both operands are in int8.
 static inline int fp8_fuses(int capability) { return capability == 90; }
 
 // Where they write codes, and the scales of these: of act (R,4C) in rows, or of dpre (R,4C) in both and of act in columns
@@ -65,6 +72,8 @@ struct Fp8Outputs {
     unsigned* amax;            // largest magnitude of the tensor that rows has the codes of
     CodeCounts* counts = NULL; // of rows, if given
 };
+// out (R,OUT)
+Status fp8_qkv(const MatmulTensors* t, MatmulSizes s, cudaStream_t stream);
 // pre (R,OUT) and the codes of gelu(pre)
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cudaStream_t stream);
 // logits (R,OUT), and what classifier_statistics() computes of them; losses likewise. scratch: fp8_classifier_scratch_bytes(s)
@@ -101,7 +110,8 @@ static inline int fp8_classifier_rows(size_t tokens) {
 
 // Places, in bytes from the beginning of fp8's memory or, of operands, of theirs
 struct Fp8Memory {
-    size_t scales, amax, counts, weight_scales, weight_amax, statistics, weights, weight_columns, inp_columns, own;
+    size_t scales, amax, counts, weight_scales, weight_amax, statistics, ln_row_scales, weight_row_scales, weights;
+    size_t weight_columns, inp_columns, own;
     size_t kept; // bytes of an input's columns
     size_t inp, dfch, dfch_columns, dout, dout_columns;
     size_t logits; // bytes of the logits' buffer before the operands
@@ -116,7 +126,9 @@ static inline Fp8Memory fp8_memory(GPT2Config config, size_t elements, size_t to
     Fp8Memory m;
     m.scales = 0, m.weight_scales = small, m.amax = 2 * small, m.weight_amax = 3 * small, m.counts = 4 * small;
     m.statistics = m.counts + size_round_up(fp8_delayed(config.num_layers) * sizeof(CodeCounts), 256);
-    m.weights = m.statistics + size_round_up(rows * sizeof(float2), 256);
+    m.ln_row_scales = m.statistics + size_round_up(rows * sizeof(float2), 256);
+    m.weight_row_scales = m.ln_row_scales + size_round_up(tokens * sizeof(float), 256);
+    m.weights = m.weight_row_scales + size_round_up((7 * C * config.num_layers + Vp) * sizeof(nv_bfloat16), 256);
     m.weight_columns = m.weights + codes, m.inp_columns = m.weight_columns + codes;
     m.kept = size_round_up(C * tokens, 256), m.own = m.inp_columns + config.num_layers * FP8_FCPROJ * m.kept;
     m.inp = 0, m.dfch = fch, m.dfch_columns = 2 * fch, m.dout = 3 * fch, m.dout_columns = m.dout + dout;
@@ -137,6 +149,8 @@ static inline void fp8_create(Fp8* f, Fp8Memory m, void* memory, void* logits, c
     f->counts = (CodeCounts*)(own + m.counts);
     f->weight_scales = (E4m3Scale*)(own + m.weight_scales), f->weight_amax = (unsigned*)(own + m.weight_amax);
     f->statistics = (float2*)(own + m.statistics);
+    f->ln_row_scales = (float*)(own + m.ln_row_scales);
+    f->weight_row_scales = (nv_bfloat16*)(own + m.weight_row_scales);
     f->params = params, f->weights = own + m.weights, f->weight_columns = own + m.weight_columns;
     f->inp_columns = own + m.inp_columns, f->kept_bytes = m.kept;
     f->inputs = inputs;
@@ -156,19 +170,40 @@ static inline int fp8_linear(const Fp8* f, int layer, int IN, int OUT) {
                               : FP8_FCPROJ;
 }
 
+// Whether its input, LayerNorm's output, and its weights are in int8 in the forward pass. The classifier is, too.
+static inline bool fp8_in_int8(const Fp8* f, int linear) {
+    static_assert(FP8_CLASSIFIER == FP8_QKV, "which is in int8, too");
+    return f->fused && (linear == FP8_QKV || linear == FP8_FC);
+}
+// The scales of its weights' rows then. C: its channels
+static inline nv_bfloat16* fp8_weight_row_scales(const Fp8* f, int layer, int linear, int C) {
+    return f->weight_row_scales + (size_t)7 * C * layer + (linear == FP8_FC ? 3 * C : 0);
+}
+// What LayerNorm writes beside mean and rstd
+static inline float* fp8_ln_row_scales(const Fp8* f) { return f->fused && !f->cold ? f->ln_row_scales : NULL; }
+
 // Quantises the weights (OUT,IN) of a linear layer of `blocks` blocks from block `layer` on, `stride` elements apart; their
 // magnitudes are collected before, by collect = true and scales_of().
 static inline void fp8_weights(Fp8* f, int layer, int blocks, size_t stride, bool collect, const floatX* weight, int IN,
                                int OUT, cudaStream_t stream) {
-    const int i = layer * FP8_LINEARS + fp8_linear(f, layer, IN, OUT);
+    const int linear = fp8_linear(f, layer, IN, OUT), i = layer * FP8_LINEARS + linear;
     const size_t at = (size_t)(weight - f->params);
     const QuantizeBatch batch = {blocks, stride, FP8_LINEARS};
-    if (collect) {
-        collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream, batch);
-    } else {
-        const StoredSource source = {weight, stride};
+    const bool int8 = fp8_in_int8(f, linear);
+    nv_bfloat16* row_scales = int8 ? fp8_weight_row_scales(f, layer, linear, IN) : NULL;
+    const size_t scales_stride = (size_t)7 * IN;
+    auto quantize_source = [&](const auto& source) {
         quantize(f->weights + at, f->weight_columns + at, NULL, source, &f->weight_scales[i].value, OUT, IN, stream,
                  NULL, NULL, batch);
+    };
+    if (collect && int8) {
+        int8_scales(row_scales, scales_stride, &f->weight_amax[i], weight, OUT, IN, stream, batch);
+    } else if (collect) {
+        collect_amax(&f->weight_amax[i], weight, (size_t)OUT * IN, stream, batch);
+    } else if (int8) {
+        quantize_source(Int8StoredSource{{weight, stride}, row_scales, scales_stride});
+    } else {
+        quantize_source(StoredSource{weight, stride});
     }
 }
 
@@ -194,6 +229,7 @@ static inline void fp8_input(Fp8* f, int layer, int row, int linear, const float
     if (linear == FP8_FCPROJ) { return quantize_source(inputs->fcproj); }
     LayerNormSource norm = linear == FP8_FC ? inputs->fc : inputs->qkv;
     norm.x += (size_t)row * C, norm.mean += row, norm.rstd += row;
+    if (fp8_in_int8(f, linear)) { return quantize_source(Int8LayerNormSource{norm, f->ln_row_scales + row}); }
     quantize_source(norm);
 }
 
@@ -226,7 +262,10 @@ static inline MatmulGroup fp8_before(Fp8* f, int layer, int row, MatmulGroup gro
         f->dout_of = -1;
         if (!by_fc) { fp8_input(f, layer, row, linear, t->inp, s.R, s.IN, stream); }
         t->a = by_fc ? f->dfch : f->inp, t->a_scale = &f->scales[inp].value, t->b = f->weights + at;
-        t->ln = NULL;
+        t->ln = NULL, t->ln_row_scales = fp8_ln_row_scales(f);
+        if (fp8_in_int8(f, linear)) {
+            t->a_row_scales = f->ln_row_scales + row, t->b_row_scales = fp8_weight_row_scales(f, layer, linear, s.IN);
+        }
         if (group == MATMUL_FC) { t->out = t->pre; }
         if (group == MATMUL_CLASSIFIER) { t->out = t->logits; }
         return group == MATMUL_RESIDUAL ? group : MATMUL_QKV;
@@ -263,6 +302,10 @@ static inline bool fp8_launch_fused(Fp8* f, int layer, MatmulGroup group, const 
     const int act = layer * FP8_DELAYED + FP8_FCPROJ, dfch = layer * FP8_DELAYED + FP8_LINEARS + FP8_FC;
     const float *act_scale = &f->scales[act].value, *scale = &f->scales[dfch].value;
     if (f->cold || !f->fused) { return false; }
+    if (group == MATMUL_QKV) {
+        fp8_qkv(t, s, stream);
+        return true;
+    }
     if (group == MATMUL_FC) {
         fp8_fc(t, {f->dfch, NULL, NULL, act_scale, NULL, &f->amax[act], &f->counts[act]}, s, stream);
         return true;

@@ -6,6 +6,7 @@
 #include "wgmma_fp8.cuh"
 #else
 static Status fp8_in_fp32(void) { return status_fail("fp8 is of bf16 builds; this one is fp32"); }
+Status fp8_qkv(const MatmulTensors*, MatmulSizes, cudaStream_t) { return fp8_in_fp32(); }
 Status fp8_fc(const MatmulTensors*, const Fp8Outputs&, MatmulSizes, cudaStream_t) { return fp8_in_fp32(); }
 size_t fp8_classifier_scratch_bytes(MatmulSizes) { return 0; }
 Status fp8_classifier(const MatmulTensors*, float2*, MatmulSizes, void*, cudaStream_t) { return fp8_in_fp32(); }

@@ -73,8 +73,8 @@ struct MatmulGroups {
     MatmulContext context;
     int capability; // DeviceCode's
     cudaStream_t stream;
-    Fp8* fp8;       // the groups' operands are e4m3; NULL: they are floatX
-    int layer, row; // in e4m3: the groups' block, and the first row of what they are launched for
+    Fp8* fp8;       // the groups' operands have 8 bits; NULL: they are floatX
+    int layer, row; // of 8 bits: the groups' block, and the first row of what they are launched for
 };
 
 // Returns what was launched, nullptr after an error or for what is in no variant (fp8_launch_fused).

@@ -69,14 +69,17 @@ struct MatmulTensors {
     const floatX* bias;   // (OUT)
     const floatX* dout;   // (R,OUT)
     // of configurations that are `fp8`, instead of inp, weight and dout
-    const uint8_t *a, *b;           // (M,K) and (N,K), e4m3
-    const float *a_scale, *b_scale; // (1), aligned to 16 bytes
+    const uint8_t *a, *b;            // (M,K) and (N,K), e4m3 or int8
+    const float *a_scale, *b_scale;  // (1), aligned to 16 bytes, of e4m3
+    const float* a_row_scales;       // (M), of int8
+    const nv_bfloat16* b_row_scales; // (N), of int8
     // forward
     floatX* out;                       // (R,OUT)
     const floatX* skip;                // (R,OUT)
     floatX* residual;                  // (R,OUT)
     floatX* ln;                        // (R,OUT)
     float *mean, *rstd;                // (R)
+    float* ln_row_scales;              // (R) or NULL: the scales of ln's rows in int8
     const floatX *ln_weight, *ln_bias; // (OUT)
     floatX* pre;                       // (R,OUT); an input of dgelu, (R,IN)
     floatX* derivative;                // as pre, and NULL if pre is not

@@ -84,7 +84,8 @@ inline void qkv(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, c
 
 inline void residual(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
     forward(context, t, t->residual, t->bias, s, stream, NULL, t->skip);
-    layernorm_forward(t->ln, t->mean, t->rstd, t->residual, t->ln_weight, t->ln_bias, s.R, s.OUT, stream);
+    layernorm_forward(t->ln, t->mean, t->rstd, t->residual, t->ln_weight, t->ln_bias, s.R, s.OUT, stream,
+                      t->ln_row_scales);
 }
 
 inline void fc(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {

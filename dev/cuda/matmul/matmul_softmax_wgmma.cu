@@ -99,7 +99,7 @@ static inline size_t classifier_scratch_bytes(MatmulSizes s) {
 }
 
 static void classifier(MatmulContext* context, const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
-    typedef MatmulTiles<PingPong128x192x2, false, ExponentialSums<false>> C;
+    typedef MatmulTiles<PingPong128x192x2, false, ExponentialSums> C;
     const int R = s.R, IN = s.IN, OUT = s.OUT, V = s.vocab_size, tiles = CEIL_DIV(OUT, C::T::BN);
     float *const sums = (float*)context->scratch, *const target_logits = sums + (size_t)tiles * R;
     const float scale = t->gradient_scale;

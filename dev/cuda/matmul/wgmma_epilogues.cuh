@@ -4,7 +4,9 @@ The epilogues of wgmma_matmul.cuh. store() moves a consumer warpgroup's part of 
 
     Elementwise<F>    16-bit outputs; F is the arithmetic: Plain, AddBias, AddBiasAndSkip, BiasGelu, BiasGeluDerivative,
                       GeluOfBias, TimesDerivative, GeluBackward<..>
-    ExponentialSums   16-bit output: logits or the unnormalised softmax of cross entropy, and the sums of each row of a tile
+    Int8AddBias       16-bit output, of int8 operands: the sum times both rows' scales, and a bias
+    ExponentialSums   16-bit output: the unnormalised softmax of cross entropy, and its sums over each row of a tile
+    Int8LogitSums     the same sums, of int8 operands; the output is the logits
 
 F may have an operand in memory, `aux` (M,N): its chunks are loaded during the main loop, or into slots whose chunks have been
 stored, and the first output overwrites them in place. Chunks of other outputs go through a ring.
@@ -33,14 +35,16 @@ struct EpilogueInput {
     int M, N;
     const floatX* bias;         // (N)
     float* column_partials;     // (.., N): column sums of the first output over a consumer's rows of each tile
-    const float* target_logits; // ExponentialSums<false>: (M)
-    float* row_sums;            // ExponentialSums: (N/BN rounded up, M)
-    int classes;                // ExponentialSums: columns from here on are padding
-    // of e4m3 operands (wgmma_fp8.cuh)
-    const float *a_scale, *b_scale;
-    const float *scale, *act_scale; // of the codes in GemmMaps' rows and, of dgelu, in out; of those in second
-    unsigned* amax;                 // largest magnitude of the tensor that rows has the codes of
-    CodeCounts* counts;             // of the codes in rows, or NULL
+    const float* target_logits; // ExponentialSums: (M)
+    float* row_sums;            // of that and Int8LogitSums: (N/BN rounded up, M)
+    int classes;                // likewise: columns from here on are padding
+    // of 8-bit operands (wgmma_fp8.cuh)
+    const float *a_scale, *b_scale;  // of e4m3
+    const float* a_row_scales;       // (M), of int8
+    const nv_bfloat16* b_row_scales; // (N), of int8
+    const float *scale, *act_scale;  // of the codes in GemmMaps' rows and, of dgelu, in out; of those in second
+    unsigned* amax;                  // largest magnitude of the tensor that rows has the codes of
+    CodeCounts* counts;              // of the codes in rows, or NULL
 };
 
 // A consumer's shared memory for outputs
@@ -248,55 +252,118 @@ template <class F> struct Elementwise {
 constexpr float TARGET_EXPONENT = -24;
 __device__ inline float target_offset(float target_logit) { return fmaf(-target_logit, LOG2_E, TARGET_EXPONENT); }
 
-// Unnormalised softmax: D <- the exponentials above, 0 in the padding, and their sum over the tile's columns for each row. Or,
-// if CODES, of e4m3 operands: D stays the logits, and the sums are of e^D.
-template <bool CODES> struct ExponentialSums : Elementwise<Plain> {
+// What the sums of int8 operands are to be multiplied by, of a thread's N in each of row_blocks blocks of rows
+template <int row_blocks, int N> struct Int8Scales {
+    float rows[row_blocks][2]; // of rows h = 0 and 1 of a block
+    uint32_t columns[N / 4];   // of the pair of columns in each octet, as they are stored
+
+    __device__ Int8Scales(const EpilogueInput& in, const ConsumerTile& tile) {
+#pragma unroll
+        for (int i = 0; i < 2 * row_blocks; i++) {
+            const int row = tile.row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread(), i % 2 * 2);
+            rows[i / 2][i % 2] = row < in.M ? __ldg(in.a_row_scales + row) : 0;
+        }
+#pragma unroll
+        for (int n = 0; n < N / 4; n++) {
+            const int pair = tile.column + fragment_column(tile.thread(), 0) + n * 8;
+            columns[n] = pair < in.N ? __ldcg(reinterpret_cast<const unsigned*>(in.b_row_scales + pair)) : 0;
+        }
+    }
+    // sum, element i of a block's accumulator, scaled
+    __device__ float scaled(int sum, int block, int i) const {
+        const float2 pair = mma::float2_of(columns[i / 4]);
+        return (float)sum * rows[block][i / 2 % 2] * (i % 2 ? pair.y : pair.x);
+    }
+    // all of them
+    __device__ void scale(float (&out)[row_blocks][N], const int (&sums)[row_blocks][N]) const {
+#pragma unroll
+        for (int i = 0; i < row_blocks * N; i++) { out[i / N][i % N] = scaled(sums[i / N][i % N], i / N, i % N); }
+    }
+};
+
+struct Int8AddBias : Elementwise<AddBias> {
+    template <int row_blocks, int N, class Finish, class Aux>
+    static __device__ void store(int (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
+                                 const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
+        const Int8Scales<row_blocks, N> scales(in, tile);
+        float products[row_blocks][N];
+        const auto finish_and_scale = [&] {
+            finish();
+            scales.scale(products, acc);
+        };
+        Elementwise<AddBias>::store(products, finish_and_scale, aux, ring, maps, in, tile);
+    }
+};
+
+// Logits, in acc: those of the padding become -infinity. exponential(x, block, i), of element i, may change x; its sums over
+// the tile's columns are stored for each row.
+template <int row_blocks, int N, class Exponential>
+__device__ inline void store_exponential_sums(float (&acc)[row_blocks][N], Exponential exponential,
+                                              const EpilogueInput& in, const ConsumerTile& tile) {
+    constexpr int BN = 2 * N;
+    if (tile.column + BN > in.classes) {
+        const int classes = in.classes - tile.column;
+#pragma unroll
+        for (int block = 0; block < row_blocks; block++) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (fragment_column(tile.thread(), i) >= classes) { acc[block][i] = -INFINITY; }
+            }
+        }
+    }
+    float* const sums = in.row_sums + (int64_t)(tile.column / BN) * in.M;
+#pragma unroll
+    for (int block = 0; block < row_blocks; block++) {
+        float l[4] = {}; // of rows h = 0 and 1, columns e = 0 and 1: element i is of row i / 2 % 2 and column i % 2
+#pragma unroll
+        for (int i = 0; i < N; i++) { l[i % 4] += exponential(acc[block][i], block, i); }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = l[2 * h] + l[2 * h + 1];
+            for (int lane = 1; lane < 4; lane *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, lane); }
+            const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread(), 2 * h);
+            if (tile.thread() % 4 == 0 && row < in.M && tile.column < in.N) { sums[row] = sum; }
+        }
+    }
+}
+
+// Unnormalised softmax: D <- the exponentials above, 0 in the padding, and their sums
+struct ExponentialSums : Elementwise<Plain> {
     template <int row_blocks, int N, class Finish, class Aux>
     static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
-        constexpr int BN = 2 * N;
         float offset[row_blocks][2];
-        const float scale = CODES ? __ldg(in.a_scale) * __ldg(in.b_scale) : 1.0f;
 #pragma unroll
-        for (int i = 0; i < 2 * row_blocks && !CODES; i++) {
+        for (int i = 0; i < 2 * row_blocks; i++) {
             const int row = tile.row + i / 2 * BLOCK_ROWS + fragment_row(tile.thread(), i % 2 * 2);
             offset[i / 2][i % 2] = row < in.M ? target_offset(__ldg(in.target_logits + row)) : 0;
         }
         finish();
-        if (tile.column + BN > in.classes) {
-            const int classes = in.classes - tile.column;
-#pragma unroll
-            for (int block = 0; block < row_blocks; block++) {
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    if (fragment_column(tile.thread(), i) >= classes) { acc[block][i] = -INFINITY; }
-                }
-            }
-        }
-        float* const sums = in.row_sums + (int64_t)(tile.column / BN) * in.M;
-#pragma unroll
-        for (int block = 0; block < row_blocks; block++) {
-            float l[4] = {}; // of rows h = 0 and 1, columns e = 0 and 1: element i is of row i / 2 % 2 and column i % 2
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if constexpr (CODES) {
-                    acc[block][i] = (float)(floatX)(acc[block][i] * scale); // as it is stored
-                    l[i % 4] += ex2_approx_ftz(acc[block][i] * LOG2_E);
-                } else {
-                    acc[block][i] = ex2_approx_ftz(fmaf(acc[block][i], LOG2_E, offset[block][i / 2 % 2]));
-                    l[i % 4] += acc[block][i];
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float sum = l[2 * h] + l[2 * h + 1];
-                for (int lane = 1; lane < 4; lane *= 2) { sum += __shfl_xor_sync(0xffffffffu, sum, lane); }
-                const int row = tile.row + block * BLOCK_ROWS + fragment_row(tile.thread(), 2 * h);
-                if (tile.thread() % 4 == 0 && row < in.M && tile.column < in.N) { sums[row] = sum; }
-            }
-        }
-        const auto finished = [] {};
-        Elementwise<Plain>::store(acc, finished, aux, ring, maps, in, tile);
+        const auto exponential = [&](float& x, int block, int i) {
+            return x = ex2_approx_ftz(fmaf(x, LOG2_E, offset[block][i / 2 % 2]));
+        };
+        store_exponential_sums(acc, exponential, in, tile);
+        Elementwise<Plain>::store(
+            acc, [] {}, aux, ring, maps, in, tile);
+    }
+};
+
+// D <- the logits, and the sums of e^D
+struct Int8LogitSums : Elementwise<Plain> {
+    template <int row_blocks, int N, class Finish, class Aux>
+    static __device__ void store(int (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
+                                 const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
+        const Int8Scales<row_blocks, N> scales(in, tile);
+        float logits[row_blocks][N];
+        finish();
+        scales.scale(logits, acc);
+        const auto exponential = [](float& x, int, int) {
+            x = (float)(floatX)x; // as it is stored
+            return ex2_approx_ftz(x * LOG2_E);
+        };
+        store_exponential_sums(logits, exponential, in, tile);
+        Elementwise<Plain>::store(
+            logits, [] {}, aux, ring, maps, in, tile);
     }
 };
 

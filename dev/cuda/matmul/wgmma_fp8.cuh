@@ -1,12 +1,14 @@
 /*
-GEMMs of e4m3 operands on Hopper (wgmma_matmul.cuh). Those of the MLP have epilogues that quantise what the next GEMMs read, so
-that no pass over an activation stands between them; that of the classifier adds up its softmax.
+GEMMs of 8-bit operands on Hopper (wgmma_matmul.cuh). Those of the MLP have epilogues that quantise what the next GEMMs read, so
+that no pass over an activation stands between them; that of the classifier adds up its softmax. Inputs that are LayerNorm's
+output are in int8, and so are the weights that they meet, both with a scale for each row. All others are in e4m3.
 
+    qkv           out (R,3C) = inp W^T + bias in 16 bit
     fc            pre (R,4C) = inp W^T + bias in 16 bit, and the codes of act = gelu(pre), in rows
     dgelu         the codes of dpre = (dout W) gelu'(pre), in rows and in columns; those of gelu(pre), in columns; dbias
     classifier    logits (R,Vp) in 16 bit, losses, and what their gradient follows from in each row
 
-Tensor cores add to 14 bits (PROTOCOL.md). K is C, at most some thousand: what that loses is far below what quantising loses.
+Tensor cores add products of e4m3 to 14 bits (PROTOCOL.md): with K = C, some thousand, that loses far less than quantising.
 
 In the order of codes along K (quantize.cuh), a thread's four of 16 columns are neighbours in a row, and so are those of its
 two rows in a column. stmatrix takes rows as they are and transposes columns; both leave by TMA.
@@ -41,6 +43,12 @@ __device__ inline void stage_columns(uint32_t box, const uint32_t (&words)[8], i
     mma::stmatrix_x4_trans(at + 32 * SWIZZLE_ROW, words[4], words[5], words[6], words[7]);
 }
 
+// In place of Int8Scales: sums of e4m3 are scaled later
+struct Unscaled {
+    __device__ Unscaled(const EpilogueInput&, const ConsumerTile&) {}
+    __device__ float scaled(float sum, int, int) const { return sum; }
+};
+
 // The epilogue of either direction. BACKWARD: aux is pre; once a chunk of its columns has been read, the slots of its two boxes
 // hold the columns of dpre and of the activation. Forward they hold pre. Once TMA has stored the first chunk's, the last chunk
 // puts the tile's codes in rows there. The fence before TMA waits for a thread's own accesses, and a warp has its scheduler for
@@ -49,8 +57,8 @@ template <bool BACKWARD> struct QuantisedGelu {
     static constexpr bool has_aux = BACKWARD, column_sums = BACKWARD, transposes = BACKWARD;
     static constexpr int ring_chunks = BACKWARD ? 0 : 4; // of pre: a tile's
 
-    template <int row_blocks, int N, class Finish, class Aux>
-    static __device__ void store(float (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
+    template <class Sum, int row_blocks, int N, class Finish, class Aux>
+    static __device__ void store(Sum (&acc)[row_blocks][N], Finish finish, const Aux& aux, const Ring& ring,
                                  const GemmMaps& maps, const EpilogueInput& in, const ConsumerTile& tile) {
         constexpr int columns = CHUNK_COLUMNS, chunks = 2 * N / columns;
         constexpr uint32_t NANS = 0x7f7f7f7f;
@@ -66,9 +74,10 @@ template <bool BACKWARD> struct QuantisedGelu {
         for (int n = 0; !BACKWARD && n < chunks * columns / 8; n++) {
             bias[n] = __ldcg(reinterpret_cast<const unsigned*>(in.bias + pair + n * 8));
         }
-        const float scale = __ldg(in.a_scale) * __ldg(in.b_scale), out_scale = __ldg(in.scale);
+        const float scale = BACKWARD ? __ldg(in.a_scale) * __ldg(in.b_scale) : 0, out_scale = __ldg(in.scale);
         const float act_inverse = BACKWARD ? 1.0f / __ldg(in.act_scale) : 0;
         const unsigned known = __ldcg(in.amax);
+        const std::conditional_t<BACKWARD, Unscaled, Int8Scales<row_blocks, N>> scales(in, tile);
         finish();
         // Forward, act is divided by out_scale before: its codes need no factor, its magnitude needs out_scale. Backward,
         // products lack `scale`: codes need scale / out_scale, magnitude and sums need scale.
@@ -105,10 +114,11 @@ template <bool BACKWARD> struct QuantisedGelu {
 #pragma unroll
                         for (int h = 0; h < 2; h++) {
                             const int i = c * columns / 2 + octet * 4 + h * 2, q = 2 * o + h;
-                            const float2 x = {acc[block][i], acc[block][i + 1]};
+                            const float2 x = {scales.scaled(acc[block][i], block, i),
+                                              scales.scaled(acc[block][i + 1], block, i + 1)};
                             if constexpr (!BACKWARD) {
                                 const float2 b = mma::float2_of(bias[c * columns / 8 + octet]);
-                                pre4[q] = mma::cvt_rn_x2(fmaf(x.x, scale, b.x), fmaf(x.y, scale, b.y));
+                                pre4[q] = mma::cvt_rn_x2(x.x + b.x, x.y + b.y);
                             }
                             const float2 pre = mma::float2_of(pre4[q]);
                             const float over = BACKWARD ? 1.0f : out_scale;
@@ -218,7 +228,8 @@ static Gemm gemm_of_codes(int M, int N, int K, const MatmulTensors* t) {
 
 static EpilogueInput codes_input(const MatmulTensors* t, const Fp8Outputs& out) {
     EpilogueInput in = {};
-    in.a_scale = t->a_scale, in.b_scale = t->b_scale;
+    in.a_scale = t->a_scale, in.b_scale = t->b_scale, in.a_row_scales = t->a_row_scales;
+    in.b_row_scales = t->b_row_scales;
     in.scale = out.scale, in.act_scale = out.act_scale, in.amax = out.amax, in.counts = out.counts;
     return in;
 }
@@ -256,26 +267,35 @@ static __global__ void __launch_bounds__(CLASSIFIER_THREADS)
 
 } // namespace wgmma
 
+Status fp8_qkv(const MatmulTensors* t, MatmulSizes s, cudaStream_t stream) {
+    using namespace wgmma;
+    EpilogueInput in = codes_input(t, {});
+    in.bias = t->bias;
+    Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
+    gemm.out = t->out;
+    return launch_gemm<MatmulTiles<PingPong128x128x2, false, Int8AddBias, INT8>>(gemm, in, stream);
+}
+
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, cudaStream_t stream) {
     using namespace wgmma;
     EpilogueInput in = codes_input(t, out);
     in.bias = t->bias;
     Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
     gemm.out = t->pre, gemm.rows = (floatX*)out.rows;
-    return launch_gemm<MatmulTiles<PingPong128x128x2, false, QuantisedGelu<false>, true>>(gemm, in, stream);
+    return launch_gemm<MatmulTiles<PingPong128x128x2, false, QuantisedGelu<false>, INT8>>(gemm, in, stream);
 }
 
 size_t fp8_classifier_scratch_bytes(MatmulSizes s) {
-    return sizeof(float) * s.R * (size_t)CEIL_DIV(s.OUT, wgmma::PingPong128x192x2::BN);
+    return sizeof(float) * s.R * (size_t)CEIL_DIV(s.OUT, wgmma::PingPong128x128x2::BN);
 }
 Status fp8_classifier(const MatmulTensors* t, float2* statistics, MatmulSizes s, void* scratch, cudaStream_t stream) {
     using namespace wgmma;
-    typedef PingPong128x192x2 T;
+    typedef PingPong128x128x2 T;
     EpilogueInput in = codes_input(t, {});
     in.row_sums = (float*)scratch, in.classes = s.vocab_size;
     Gemm gemm = gemm_of_codes(s.R, s.OUT, s.IN, t);
     gemm.out = t->logits;
-    TRY((launch_gemm<MatmulTiles<T, false, ExponentialSums<true>, true>>(gemm, in, stream)));
+    TRY((launch_gemm<MatmulTiles<T, false, Int8LogitSums, INT8>>(gemm, in, stream)));
     logit_statistics_kernel<<<CEIL_DIV(s.R, WARP_SIZE), CLASSIFIER_THREADS, 0, stream>>>(
         statistics, t->losses, in.row_sums, t->logits, t->targets, t->gradient_scale, CEIL_DIV(s.OUT, T::BN), s.R,
         s.vocab_size, s.OUT);
@@ -291,7 +311,7 @@ Status fp8_dgelu(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes s, v
     Gemm gemm = gemm_of_codes(s.R, s.IN, s.OUT, t);
     gemm.out = (floatX*)out.columns, gemm.second = (floatX*)out.act_columns, gemm.rows = (floatX*)out.rows;
     gemm.aux = t->pre;
-    TRY((launch_gemm<MatmulTiles<T, false, QuantisedGelu<true>, true>>(gemm, in, stream)));
+    TRY((launch_gemm<MatmulTiles<T, false, QuantisedGelu<true>, E4M3>>(gemm, in, stream)));
     column_sum_partials(t->dbias, (float*)scratch, CEIL_DIV(s.R, QUANTIZE_ROWS), s.IN, s.IN, stream);
     return status_now();
 }

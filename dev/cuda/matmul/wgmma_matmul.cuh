@@ -1,5 +1,6 @@
 /*
-GEMM on Hopper, D (M,N) = A B^T of 16-bit operands, fp32 accumulation: persistent CTAs, wgmma fed by TMA. PROTOCOL.md draws it.
+GEMM on Hopper, D (M,N) = A B^T of 16-bit or 8-bit operands, added in fp32 or, of int8, in integers: persistent CTAs, wgmma fed
+by TMA. PROTOCOL.md draws it.
 Warpgroup 0 is the producer: one thread fills a ring of stages, a k-block of A and B each. Warpgroups 1 and 2 are consumers in
 ping-pong: they take the CTA's tiles alternately. One starts its main loop once the other has issued its last k-block (a parity
 cannot tell passes over the ring that are two apart): one multiplies while the other stores. The two CTAs of a cluster, whose
@@ -12,16 +13,18 @@ tiles share rows of B, load a half of them each, by multicast to both. PROTOCOL.
 
 namespace wgmma {
 
-// A configuration: tile, whether B is MN-major (A is K-major), epilogue. E4M3: both operands are K-major, and two codes along K
-// count as an element of 16 bits: only wgmma sees the difference.
-template <class TILE, bool B_MN_MAJOR, class EPILOGUE, bool E4M3 = false> struct MatmulTiles {
-    static_assert(!E4M3 || !B_MN_MAJOR, "8-bit operands are K-major");
+enum Operands { BITS_16, E4M3, INT8 };
+
+// A configuration: tile, whether B is MN-major (A is K-major), epilogue. Of 8 bits, both operands are K-major, and two codes
+// along K count as an element of 16 bits: only wgmma sees the difference. Accumulators of int8 are integers.
+template <class TILE, bool B_MN_MAJOR, class EPILOGUE, Operands OPERANDS = BITS_16> struct MatmulTiles {
+    static_assert(OPERANDS == BITS_16 || !B_MN_MAJOR, "8-bit operands are K-major");
     typedef TILE T;
-    static constexpr bool e4m3 = E4M3;
+    static constexpr Operands operands = OPERANDS;
     typedef EPILOGUE Epilogue;
     // Consumers locate their next tile, by two divisions, while the first k-block of a tile is multiplied: where epilogues take
-    // longer than main loops, nothing else hides that. 192 columns leave no registers for it.
-    static constexpr bool looks_ahead = E4M3 && !T::narrows;
+    // longer than main loops, nothing else hides that.
+    static constexpr bool looks_ahead = OPERANDS != BITS_16;
     typedef OperandTile<T::BM, false, 1> TileA;
     typedef OperandTile<T::BN, B_MN_MAJOR, T::cluster> TileB;
     // setmaxnreg: the sum must not exceed what the kernel is launched with, 168 registers a thread
@@ -109,8 +112,9 @@ template <class C> struct Consumer {
     typename C::Shared& s;
     const MatmulParams& p;
     const int w;
-    PipelineState<C::stages> state;   // of the next k-block
-    float acc[row_blocks][T::BN / 2]; // row_blocks wgmma accumulators (64, BN), one below the other
+    PipelineState<C::stages> state; // of the next k-block
+    typedef std::conditional_t<C::operands == INT8, int, float> Sum;
+    Sum acc[row_blocks][T::BN / 2]; // row_blocks wgmma accumulators (64, BN), one below the other
 
     __device__ Consumer(typename C::Shared& s, const MatmulParams& p, int w) : s(s), p(p), w(w) {}
 
@@ -139,10 +143,12 @@ template <class C> struct Consumer {
 #pragma unroll
             for (int block = 0; block < row_blocks; block++) {
                 const uint64_t rows = a + (A::row_offset(block * BLOCK_ROWS) + A::k_offset(i)) / 16;
-                auto& d = reinterpret_cast<float(&)[COLUMNS / 2]>(acc[block]);
+                auto& d = reinterpret_cast<Sum(&)[COLUMNS / 2]>(acc[block]);
                 const uint64_t columns = b + B::k_offset(i) / 16;
-                if constexpr (C::e4m3) {
+                if constexpr (C::operands == E4M3) {
                     wgmma_mma_async_e4m3(d, rows, columns, !(first && i == 0));
+                } else if constexpr (C::operands == INT8) {
+                    wgmma_mma_async_int8(d, rows, columns, !(first && i == 0));
                 } else {
                     wgmma_mma_async<0, B::mn_major>(d, rows, columns, !(first && i == 0));
                 }

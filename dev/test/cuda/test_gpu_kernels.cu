@@ -224,13 +224,15 @@ static Numbers rows_of_sizes(size_t N, size_t C, unsigned seed) {
 static void test_layernorm_forward(size_t N, size_t C, bool with_residual) {
     Numbers a = rows_of_sizes(N, C, 1), b = rows_of_sizes(N, C, 2), w = numbers(C, 1.5, 3), bias = numbers(C, 1, 4);
     TensorX d_a(a), d_b(b), d_w(w), d_bias(bias), d_residual(N * C), d_out(N * C), d_out_again(N * C);
-    TensorF d_mean(N), d_rstd(N);
+    TensorF d_mean(N), d_rstd(N), d_scales(N);
     for (TensorX* out : {&d_out, &d_out_again}) {
+        float* int8_scales = out == &d_out ? d_scales.data : NULL;
         if (with_residual) {
             residual_layernorm_forward(d_residual.data, out->data, d_mean.data, d_rstd.data, d_a.data, d_b.data,
-                                       d_w.data, d_bias.data, (int)N, (int)C, 0);
+                                       d_w.data, d_bias.data, (int)N, (int)C, 0, int8_scales);
         } else {
-            layernorm_forward(out->data, d_mean.data, d_rstd.data, d_a.data, d_w.data, d_bias.data, (int)N, (int)C, 0);
+            layernorm_forward(out->data, d_mean.data, d_rstd.data, d_a.data, d_w.data, d_bias.data, (int)N, (int)C, 0,
+                              int8_scales);
         }
         wait_for_gpu();
     }
@@ -240,7 +242,7 @@ static void test_layernorm_forward(size_t N, size_t C, bool with_residual) {
         check_rounded("residual", d_residual, sum, bound);
         x = d_residual.read();
     }
-    Numbers mean(N), rstd(N), mean_bound(N), rstd_bound(N), out(N * C);
+    Numbers mean(N), rstd(N), mean_bound(N), rstd_bound(N), out(N * C), scales(N), scales_bound(N);
     for (size_t n = 0; n < N; n++) {
         double mu = 0.0, size = 0.0, variance = 0.0, sums = (double)C / 32 + 16; // a lane's terms, and a tree
         for (size_t c = 0; c < C; c++) { mu += x[n * C + c] / C, size += fabs(x[n * C + c]) / C; }
@@ -256,10 +258,12 @@ static void test_layernorm_forward(size_t N, size_t C, bool with_residual) {
             out[i] = n_hat * w[c] + bias[c];
             double n_error = s * (mu_error + EPS * fabs(x[i])) + fabs(x[i] - mu) * s_error + 2 * EPS * fabs(n_hat);
             bound[i] = fabs(w[c]) * n_error + EPS * (fabs(n_hat * w[c]) + fabs(bias[c]) + fabs(out[i]));
+            scales[n] = fmax(scales[n], fabs(out[i]) / 127), scales_bound[n] = fmax(scales_bound[n], bound[i] / 127);
         }
     }
     check_rounded("layernorm's mean", d_mean, mean, mean_bound);
     check_rounded("layernorm's rstd", d_rstd, rstd, rstd_bound);
+    check_rounded("layernorm's scales", d_scales, scales, scales_bound);
     check_rounded("layernorm", d_out, out, bound);
     check_same_bits("layernorm again", d_out_again, d_out.bits());
 }

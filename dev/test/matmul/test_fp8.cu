@@ -11,7 +11,7 @@
 struct Codes {
     const void* of;
     int version;
-    const float* scale;
+    const void* scale;
     bool columns;
     bool operator==(const Codes& c) const {
         return of == c.of && version == c.version && scale == c.scale && columns == c.columns;
@@ -34,7 +34,10 @@ template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, 
     for (int i = 0; i < batch.count; i++) {
         const void* of = (const floatX*)x + i * batch.stride;
         const float* its = scale + 4 * i * batch.places;
-        if (rows) { contents[rows + i * batch.stride] = {of, versions[of], its, false}; }
+        const void* of_rows = its;
+        if constexpr (std::is_same_v<Source, Int8LayerNormSource>) { of_rows = source.scales; }
+        if constexpr (std::is_same_v<Source, Int8StoredSource>) { of_rows = source.scales + i * source.scales_stride; }
+        if (rows) { contents[rows + i * batch.stride] = {of, versions[of], of_rows, false}; }
         if (columns) { contents[columns + i * batch.stride] = {of, versions[of], its, true}; }
     }
     if constexpr (has_act<Source>) {
@@ -46,13 +49,23 @@ template <class Source> static void write_down(uint8_t* rows, uint8_t* columns, 
 static void count_amax(unsigned* amax, const floatX*, size_t, cudaStream_t, QuantizeBatch = QuantizeBatch()) {
     collected[amax]++;
 }
+static void find_scales(nv_bfloat16* scales, size_t scales_stride, unsigned* amax, const floatX* x, int, int,
+                        cudaStream_t, QuantizeBatch batch = QuantizeBatch()) {
+    for (int i = 0; i < batch.count; i++) {
+        contents[scales + i * scales_stride] = {x + i * batch.stride, 0, NULL, false};
+    }
+    collected[amax]++;
+}
+#define int8_scales(...) find_scales(__VA_ARGS__)
 #define quantize write_down
 #define collect_amax count_amax
 #define classifier_statistics(...) (void)0
 #include "dev/cuda/matmul/fp8.cuh"
+#undef int8_scales
 #undef quantize
 #undef collect_amax
 #undef classifier_statistics
+Status fp8_qkv(const MatmulTensors*, MatmulSizes, cudaStream_t) { return STATUS_OK; }
 Status fp8_fc(const MatmulTensors* t, const Fp8Outputs& out, MatmulSizes, cudaStream_t) {
     contents[out.rows] = {t->pre, versions[t->pre], out.scale, false};
     collected[out.amax]++;
@@ -104,6 +117,8 @@ static void regions_do_not_overlap(int C, int Vp, int layers, size_t tokens, boo
                  {m.weight_amax, of_weights * sizeof(unsigned)},
                  {m.counts, delayed * sizeof(CodeCounts)},
                  {m.statistics, rows * sizeof(float2)},
+                 {m.ln_row_scales, tokens * sizeof(float)},
+                 {m.weight_row_scales, (7 * C * (size_t)layers + Vp) * sizeof(nv_bfloat16)},
                  {m.weights, elements},
                  {m.weight_columns, elements},
                  {m.inp_columns, (size_t)layers * 3 * m.kept}},
@@ -144,7 +159,8 @@ static struct {
     float dweight;
     uint8_t weights[sizeof(params) / sizeof(floatX)], weight_columns[sizeof(weights)], codes[5], kept[LAYERS * 3];
     E4m3Scale scales[(LAYERS + 1) * FP8_DELAYED], weight_scales[(LAYERS + 1) * FP8_LINEARS];
-    float statistics[1]; // of LayerNorm
+    float statistics[1], ln_row_scales[TOKENS];
+    nv_bfloat16 weight_row_scales[LAYERS * 7 * CHANNELS + VOCAB];
     unsigned amax[(LAYERS + 1) * FP8_DELAYED], weight_amax[(LAYERS + 1) * FP8_LINEARS];
     CodeCounts counts[(LAYERS + 1) * FP8_DELAYED];
     Fp8Inputs inputs[LAYERS + 1];
@@ -181,12 +197,18 @@ static void launch(int layer, int linear, MatmulGroup group, MatmulTensors t, co
         const void* x = source_of(layer, linear);
         if (layer == LAYERS) { x = (const floatX*)x + row * CHANNELS; }
         const bool is_weight = group == MATMUL_WEIGHT;
-        const Codes of_inp = {x, versions[x], &m.scales[inp].value, is_weight};
+        const bool int8 = fp8.fused && !dout && (layer == LAYERS || linear == FP8_QKV || linear == FP8_FC);
+        const void* row_scales = m.weight_row_scales + (layer * 7 + (linear == FP8_FC ? 3 : 0)) * CHANNELS;
+        const Codes of_inp = {x, versions[x], int8 ? m.ln_row_scales + row : &m.scales[inp].value, is_weight};
         const Codes of_dout = {dout, versions[dout], &m.scales[inp + FP8_LINEARS].value, is_weight};
-        const Codes of_weight = {weight_of(layer, linear), 0, &m.weight_scales[weight].value, dout != NULL};
+        const Codes of_weight = {weight_of(layer, linear), 0, int8 ? row_scales : &m.weight_scales[weight].value,
+                                 dout != NULL};
         CHECK(contents[t.a] == (dout ? of_dout : of_inp) && contents[t.b] == (is_weight ? of_inp : of_weight));
-        CHECK(t.a_scale == contents[t.a].scale && t.b_scale == contents[t.b].scale);
-        CHECK((uintptr_t)t.a_scale % 16 == 0 && (uintptr_t)t.b_scale % 16 == 0); // cuBLASLt refuses others
+        CHECK((int8 ? t.a_row_scales : t.a_scale) == contents[t.a].scale);
+        CHECK((int8 ? (const void*)t.b_row_scales : t.b_scale) == contents[t.b].scale);
+        CHECK(!int8 || contents[t.b_row_scales].of == weight_of(layer, linear));
+        CHECK(int8 || ((uintptr_t)t.a_scale % 16 == 0 && (uintptr_t)t.b_scale % 16 == 0)); // cuBLASLt refuses others
+        CHECK(group != MATMUL_RESIDUAL || t.ln_row_scales == (fp8.fused ? m.ln_row_scales : NULL));
         CHECK(launched == (is_weight                  ? MATMUL_WEIGHT
                            : dout                     ? MATMUL_INPUT
                            : group == MATMUL_RESIDUAL ? group
@@ -277,6 +299,7 @@ static void a_step_reads_its_own_operands(int fused) {
     }
     m.inputs[LAYERS].qkv = {&m.x[LAYERS], m.statistics, m.statistics, NULL, NULL};
     fp8.layers = LAYERS, fp8.cold = 1, fp8.fused = fused, fp8.dout_of = -1;
+    fp8.ln_row_scales = m.ln_row_scales, fp8.weight_row_scales = m.weight_row_scales;
     fp8.scales = m.scales, fp8.amax = m.amax, fp8.counts = m.counts, fp8.weight_scales = m.weight_scales,
     fp8.weight_amax = m.weight_amax;
     fp8.params = m.params, fp8.weights = m.weights, fp8.weight_columns = m.weight_columns, fp8.inputs = m.inputs;
@@ -287,12 +310,17 @@ static void a_step_reads_its_own_operands(int fused) {
     fp8.cold = 0;
     collected.clear();
     const MatmulSizes classifier = sizes_of(LAYERS, 0, 1);
-    for (int linear = 0; linear < FP8_LINEARS; linear++) {
-        const MatmulSizes s = sizes_of(0, linear, 1);
-        fp8_weights(&fp8, 0, LAYERS, weight_of(1, 0) - weight_of(0, 0), false, weight_of(0, linear), s.IN, s.OUT, 0);
+    for (bool collect : {true, false}) {
+        for (int linear = 0; linear < FP8_LINEARS; linear++) {
+            const MatmulSizes s = sizes_of(0, linear, 1);
+            const size_t stride = weight_of(1, 0) - weight_of(0, 0);
+            fp8_weights(&fp8, 0, LAYERS, stride, collect, weight_of(0, linear), s.IN, s.OUT, 0);
+        }
+        fp8_weights(&fp8, LAYERS, 1, 0, collect, m.params, classifier.IN, classifier.OUT, 0);
+        CHECK(collected.size() == (collect ? FP8_LINEARS + 1 : 0));
+        collected.clear();
     }
-    fp8_weights(&fp8, LAYERS, 1, 0, false, m.params, classifier.IN, classifier.OUT, 0);
-    CHECK(collected.empty() && contents.size() == 2 * (LAYERS * FP8_LINEARS + 1));
+    CHECK(contents.size() == 2 * (LAYERS * FP8_LINEARS + 1) + (fused ? 2 * LAYERS + 1 : 0)); // and scales in int8
     for (int micro = 0; micro < 3; micro++) { forward(), backward(); }
     CHECK(magnitudes_are_collected(3) && gemms == 3 * (12 * LAYERS + 3 * 2));
     CHECK(counted.size() == collected.size() - 1); // but for the gradient of the logits

@@ -163,6 +163,54 @@ template <class Source> static void check_source(const char* name, const Source&
     if (sums) { reference_row(name, "column sums", off == 0); }
 }
 
+// Rows in int8, each with such a scale, beside the codes in columns, which are e4m3 with one scale
+static void check_int8_rows(const char* name, const uint8_t* rows, const uint8_t* columns, float scale,
+                            const std::vector<double>& expected, const std::vector<float>& row_scales, int R, int C) {
+    size_t off = 0, wrong = 0;
+    for (size_t i = 0; i < (size_t)R * C; i++) {
+        const double code = (int8_t)rows[in_rows(i, C)], exact = expected[i] / row_scales[i / C];
+        off += !(fabs(code - exact) <= 0.5 + 1e-3);
+        wrong += !is_near(columns[in_columns(i, R, C)], expected[i], scale);
+    }
+    reference_row(name, "rows", off == 0);
+    reference_row(name, "columns", wrong == 0);
+}
+
+// Of two tensors of a batch: the scales of rows, rounded up to bf16; magnitudes; codes
+static void check_int8_weights(const OnDevice<floatX>& x, const std::vector<double>& numbers, int R, int C) {
+    const int rows = 128, stride = rows * C;
+    OnDevice<nv_bfloat16> scales((size_t)2 * R);
+    OnDevice<unsigned> amax(2);
+    OnDevice<float> e4m3_scales(8); // at 0 and 4, as in an array of E4m3Scale
+    OnDevice<uint8_t> codes((size_t)R * C), columns((size_t)R * C);
+    amax.set({0, 0}), e4m3_scales.set({0x1p-6f, 0, 0, 0, 0x1p-5f, 0, 0, 0});
+    const QuantizeBatch batch = {2, (size_t)stride, 1};
+    int8_scales(scales.data, R, amax.data, x.data, rows, C, 0, batch);
+    quantize(codes.data, columns.data, NULL, Int8StoredSource{{x.data, (size_t)stride}, scales.data, (size_t)R},
+             e4m3_scales.data, rows, C, 0, NULL, NULL, batch);
+    check(status_now());
+    const std::vector<uint8_t> r = codes.get(), c = columns.get();
+    const std::vector<nv_bfloat16> s = scales.get();
+    const std::vector<unsigned> largest = amax.get();
+    for (int second : {0, 1}) {
+        const std::vector<double> its(numbers.begin() + second * stride, numbers.begin() + (second + 1) * stride);
+        std::vector<float> found(rows);
+        size_t off = 0;
+        double most = 0;
+        for (int i = 0; i < rows; i++) {
+            double of_row = 0;
+            for (int k = 0; k < C; k++) { of_row = fmax(of_row, fabs(its[(size_t)i * C + k])); }
+            found[i] = (float)s[second * R + i];
+            off += !(found[i] * 127 >= of_row * (1 - 1e-6) && found[i] * 127 <= of_row * (1 + 0x1p-6));
+            most = fmax(most, of_row);
+        }
+        reference_row("weights in int8", "scales", off == 0);
+        reference_row("weights in int8", "largest", __builtin_bit_cast(float, largest[second]) == (float)most);
+        check_int8_rows("weights in int8", &r[second * stride], &c[second * stride], second ? 0x1p-5f : 0x1p-6f, its,
+                        found, rows, C);
+    }
+}
+
 static double gelu_of(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 static double gelu_slope(double x) {
     const double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), t = tanh(u);
@@ -189,7 +237,18 @@ static void check_sources(void) {
     }
     check_source("LayerNorm", LayerNormSource{dx->data, dmean->data, drstd->data, dw->data, db->data}, expected, R, C,
                  0x1p-6f, false);
+    std::vector<float> row_scales(R, 0.0f);
+    for (size_t i = 0; i < n; i++) { row_scales[i / C] = fmaxf(row_scales[i / C], (float)fabs(expected[i]) / 127); }
+    OnDevice<float>*drow_scales = on_device(row_scales), *scale = on_device(std::vector<float>{0x1p-6f});
+    OnDevice<uint8_t> rows(n), columns(n);
+    quantize(rows.data, columns.data, NULL,
+             Int8LayerNormSource{{dx->data, dmean->data, drstd->data, dw->data, db->data}, drow_scales->data},
+             scale->data, R, C, 0);
+    check(status_now());
+    check_int8_rows("LayerNorm in int8", rows.get().data(), columns.get().data(), 0x1p-6f, expected, row_scales, R, C);
+    delete drow_scales, delete scale;
     for (size_t i = 0; i < n; i++) { expected[i] = (float)x[i]; }
+    check_int8_weights(*dx, expected, R, C);
     check_source("stored", StoredSource{dx->data}, expected, R, C, 0x1p-6f, false);
     for (size_t i = 0; i < n; i++) { expected[i] = gelu_of((float)x[i]); }
     check_source("GELU", GeluSource{dx->data}, expected, R, C, 0x1p-6f, false);
@@ -230,6 +289,15 @@ static void check_sources(void) {
 // add: 34 cuts for 32 products, each of at most 2^-13 of the largest number, which is about the root of the products' squares
 // (PROTOCOL.md). Directions are random here, so the cuts add as squares; four times that is allowed.
 static double cuts_of(int C) { return 4 * sqrt(34.0 * C / 32) * 0x1p-13; }
+// So many int8 codes, at most this large
+static std::vector<uint8_t> random_int8(size_t n, int most, uint32_t seed) {
+    std::vector<uint8_t> codes(n);
+    for (uint8_t& code : codes) {
+        seed = seed * 1664525u + 1013904223u;
+        code = (uint8_t)((int)(seed >> 8) % (2 * most + 1) - most);
+    }
+    return codes;
+}
 static std::vector<double> decoded(const std::vector<uint8_t>& codes) {
     std::vector<double> x;
     for (uint8_t code : codes) { x.push_back(e4m3_value(code)); }
@@ -248,10 +316,16 @@ static void check_fused(int R, int C) {
         }
     }
     std::vector<floatX> bias = random_numbers(N, 1, 5);
-    // a column whose pre is 8 - 4, and would be 8 in rows beyond R
-    for (int i = 0; i < R; i++) { a[(size_t)i * C] = e4m3_of(1); }
-    memset(&b[(size_t)(N - 2) * C], 0, C);
-    b[(size_t)(N - 2) * C] = e4m3_of(-128), bias[N - 2] = (floatX)8.0f;
+    std::vector<uint8_t> a8 = random_int8((size_t)R * C, 127, 8), b8 = random_int8((size_t)N * C, 16, 9);
+    std::vector<float> row_scales(R);
+    std::vector<nv_bfloat16> b_row_scales(N);
+    for (int j = 0; j < N; j++) { b_row_scales[j] = (nv_bfloat16)(0.02f + 0.01f * (float)(j % 2)); }
+    // a column whose pre is below 8 by 2.5 times the row's largest, and would be 8 in rows beyond R
+    for (int i = 0; i < R; i++) { a8[(size_t)i * C] = 127, row_scales[i] = 8e-4f * (float)(1 + i % 3); }
+    memset(&b8[(size_t)(N - 2) * C], 0, C);
+    b8[(size_t)(N - 2) * C] = (uint8_t)-127, bias[N - 2] = (floatX)8.0f;
+    // of zeros the codes are those of 0 times infinity
+    row_scales[R / 2] = 0, memset(&a8[(size_t)(R / 2) * C], 0xff, C);
     const float a_scale = 0.25f, b_scale = 0.125f, act_scale = 0x1p-6f, dpre_scale = 0x1p-7f;
     const std::vector<double> x_a = decoded(a), x_b = decoded(b);
     std::vector<double> z(n), size(n); // a b^T, and the root of the sum of its terms' squares
@@ -263,8 +337,10 @@ static void check_fused(int R, int C) {
         }
         z[i] = a_scale * b_scale * sum, size[i] = a_scale * b_scale * sqrt(squares);
     }
-    OnDevice<uint8_t>*da = on_device(a), *db = on_device(b);
-    OnDevice<float>* scales = on_device(std::vector<float>{a_scale, 0, 0, 0, b_scale, 0, 0, 0, act_scale, dpre_scale});
+    OnDevice<uint8_t>*da = on_device(a), *db = on_device(b), *da8 = on_device(a8), *db8 = on_device(b8);
+    OnDevice<float>*scales = on_device(std::vector<float>{a_scale, 0, 0, 0, b_scale, 0, 0, 0, act_scale, dpre_scale}),
+    *drow_scales = on_device(row_scales);
+    OnDevice<nv_bfloat16>* db_row_scales = on_device(b_row_scales);
     OnDevice<floatX>* dbias_in = on_device(bias);
     OnDevice<floatX> pre(n);
     OnDevice<uint8_t> rows(n), columns(n), act_columns(n);
@@ -274,16 +350,23 @@ static void check_fused(int R, int C) {
     counts.set({{0, 0, 0}});
     amax.set({0, 0}), dbias.set(std::vector<float>(N, 0.5f));
     MatmulTensors t = {};
-    t.a = da->data, t.b = db->data, t.a_scale = scales->data, t.b_scale = scales->data + 4;
+    t.a = da8->data, t.b = db8->data, t.a_row_scales = drow_scales->data, t.b_row_scales = db_row_scales->data;
     t.bias = dbias_in->data, t.pre = pre.data;
     check(fp8_fc(&t, {rows.data, NULL, NULL, scales->data + 8, NULL, amax.data, counts.data}, {R, C, N, 0}, 0));
-    const std::vector<floatX> x = pre.get();
+    OnDevice<floatX> out(n);
+    t.out = out.data;
+    check(fp8_qkv(&t, {R, C, N, 0}, 0));
+    const std::vector<floatX> x = pre.get(), of_qkv = out.get();
     std::vector<uint8_t> codes = rows.get();
-    size_t off = 0, wrong = 0;
+    size_t off = 0, qkv_off = 0, wrong = 0;
     float largest = 0;
     for (size_t i = 0; i < n; i++) {
-        const double expected = z[i] + (double)(float)bias[i % N];
-        off += !(fabs((float)x[i] - expected) <= ldexp(fabs(expected), -8) + cuts * size[i]);
+        double sum = 0; // int8 is added exactly
+        for (int k = 0; k < C; k++) { sum += (int8_t)a8[i / N * C + k] * (int8_t)b8[i % N * C + k]; }
+        sum *= (double)row_scales[i / N] * (double)(float)b_row_scales[i % N];
+        const double expected = sum + (double)(float)bias[i % N];
+        const double error = ldexp(fabs(expected), -8) + 1e-6 * (fabs(sum) + 1);
+        off += !(fabs((float)x[i] - expected) <= error), qkv_off += !(fabs((float)of_qkv[i] - expected) <= error);
         wrong += !is_near(codes[in_rows(i, N)], gelu_of((float)x[i]), act_scale);
         largest = fmaxf(largest, fabsf((float)gelu_of((float)x[i])));
     }
@@ -291,9 +374,11 @@ static void check_fused(int R, int C) {
     snprintf(name, sizeof(name), "fused fc %d x %d", R, C);
     check_counts(name, counts.get(), codes, N);
     reference_row(name, "pre", off == 0);
+    reference_row("qkv", name, qkv_off == 0);
     reference_row(name, "codes", wrong == 0);
     reference_row(name, "largest", fabsf(__builtin_bit_cast(float, amax.get()[0]) - largest) <= 1e-5f * largest);
 
+    t.a = da->data, t.b = db->data, t.a_scale = scales->data, t.b_scale = scales->data + 4;
     t.bias = NULL, t.dbias = dbias.data;
     counts.set({{0, 0, 0}});
     check(fp8_dgelu(
@@ -327,37 +412,44 @@ static void check_fused(int R, int C) {
 
     bias[N - 1] = (floatX)INFINITY;
     dbias_in->set(bias), t.bias = dbias_in->data;
+    t.a = da8->data, t.b = db8->data;
     check(fp8_fc(&t, {rows.data, NULL, NULL, scales->data + 8, NULL, amax.data, NULL}, {R, C, N, 0}, 0));
     codes = rows.get();
     bool hidden = false;
     for (size_t i = N - 1; i < n; i += N) { hidden = hidden || (codes[in_rows(i, N)] & 0x7f) != 0x7f; }
     reference_row("fused fc", "infinity is not hidden", !hidden);
-    delete da, delete db, delete scales, delete dbias_in;
+    row_scales[0] = NAN, drow_scales->set(row_scales), bias[N - 1] = (floatX)0.0f, dbias_in->set(bias);
+    check(fp8_fc(&t, {rows.data, NULL, NULL, scales->data + 8, NULL, amax.data, NULL}, {R, C, N, 0}, 0));
+    codes = rows.get();
+    bool nan = true;
+    for (int j = 0; j < N; j++) { nan = nan && (codes[j] & 0x7f) == 0x7f; }
+    reference_row("fused fc", "a row that is not finite", nan);
+    delete da, delete db, delete da8, delete db8, delete scales, delete drow_scales, delete db_row_scales,
+        delete dbias_in;
 }
 
 // The fused classifier: logits within the bound above; losses and statistics are those of the logits as stored, also where sums
 // of e^logit leave fp32's range. Padding gets no gradient (LogitGradientSource).
-static void check_classifier(int R, int C, int V, float a_scale) {
+static void check_classifier(int R, int C, int V, float a_largest) {
     const int Vp = size_round_up(V, 64);
-    const double cuts = cuts_of(C);
-    const float b_scale = 0.125f, gradient_scale = 0x1p-19f;
-    const std::vector<floatX> x_a = random_numbers((size_t)R * C, 1, 3), x_b = random_numbers((size_t)Vp * C, 1, 4);
-    std::vector<uint8_t> a((size_t)R * C), b((size_t)Vp * C);
-    for (size_t i = 0; i < a.size(); i++) { a[i] = e4m3_of((float)x_a[i]); }
-    for (size_t i = 0; i < b.size(); i++) { b[i] = e4m3_of((float)x_b[i]); }
-    const std::vector<double> a_values = decoded(a), b_values = decoded(b);
+    const float gradient_scale = 0x1p-19f;
+    const std::vector<uint8_t> a = random_int8((size_t)R * C, 127, 3), b = random_int8((size_t)Vp * C, 127, 4);
+    std::vector<float> row_scales(R);
+    std::vector<nv_bfloat16> b_row_scales(Vp);
+    for (int v = 0; v < Vp; v++) { b_row_scales[v] = (nv_bfloat16)(0.001f * (float)(1 - v % 5 / 8.0)); }
     std::vector<int> targets(R);
-    for (int i = 0; i < R; i++) { targets[i] = i * 7 % V; }
+    for (int i = 0; i < R; i++) { targets[i] = i * 7 % V, row_scales[i] = a_largest / 127 * (float)(1 + i % 4) / 4; }
     const MatmulSizes s = {R, C, Vp, V};
     OnDevice<uint8_t>*da = on_device(a), *db = on_device(b);
-    OnDevice<float>* scales = on_device(std::vector<float>{a_scale, 0, 0, 0, b_scale});
+    OnDevice<float>* drow_scales = on_device(row_scales);
+    OnDevice<nv_bfloat16>* db_row_scales = on_device(b_row_scales);
     OnDevice<int>* dtargets = on_device(targets);
     OnDevice<float>* losses = on_device(std::vector<float>(R, 0.25f));
     OnDevice<floatX> logits((size_t)R * Vp);
     OnDevice<float2> statistics(R);
     OnDevice<float> scratch(fp8_classifier_scratch_bytes(s) / sizeof(float));
     MatmulTensors t = {};
-    t.a = da->data, t.b = db->data, t.a_scale = scales->data, t.b_scale = scales->data + 4;
+    t.a = da->data, t.b = db->data, t.a_row_scales = drow_scales->data, t.b_row_scales = db_row_scales->data;
     t.logits = logits.data, t.losses = losses->data, t.targets = dtargets->data, t.gradient_scale = gradient_scale;
     check(fp8_classifier(&t, statistics.data, s, scratch.data, 0));
     const std::vector<floatX> found = logits.get();
@@ -368,14 +460,10 @@ static void check_classifier(int R, int C, int V, float a_scale) {
         const floatX* row = &found[(size_t)i * Vp];
         double largest = -INFINITY, sum = 0;
         for (int v = 0; v < V; v++) {
-            double z = 0, squares = 0;
-            for (int k = 0; k < C; k++) {
-                const double product = a_values[(size_t)i * C + k] * b_values[(size_t)v * C + k];
-                z += product, squares += product * product;
-            }
-            z *= a_scale * b_scale;
-            const double error = ldexp(fabs(z), -8) + cuts * a_scale * b_scale * sqrt(squares);
-            wrong_logits += !(fabs((float)row[v] - z) <= error);
+            double z = 0;
+            for (int k = 0; k < C; k++) { z += (int8_t)a[(size_t)i * C + k] * (int8_t)b[(size_t)v * C + k]; }
+            z *= (double)row_scales[i] * (double)(float)b_row_scales[v];
+            wrong_logits += !(fabs((float)row[v] - z) <= 1.001 * ldexp(fabs(z), -8));
             largest = fmax(largest, (float)row[v]);
         }
         for (int v = 0; v < V; v++) { sum += exp((float)row[v] - largest); }
@@ -388,11 +476,11 @@ static void check_classifier(int R, int C, int V, float a_scale) {
         }
     }
     char name[64];
-    snprintf(name, sizeof(name), "fused classifier %d x %d x %d, %g", R, C, V, (double)a_scale);
+    snprintf(name, sizeof(name), "fused classifier %d x %d x %d, %g", R, C, V, (double)a_largest);
     reference_row(name, "logits", wrong_logits == 0);
     reference_row(name, "losses", wrong_losses == 0);
     reference_row(name, "statistics", wrong_statistics == 0);
-    delete da, delete db, delete scales, delete dtargets, delete losses;
+    delete da, delete db, delete drow_scales, delete db_row_scales, delete dtargets, delete losses;
 }
 
 // Of two processes' magnitudes the larger, with headroom; 1 of zeros; what is not finite leaves a scale, or makes it 1 where
@@ -499,7 +587,7 @@ static void check_dump(const char* dump, int fused) {
     check(weights_load(&params, model_path, &config, &unchecked));
     DebugState state = debug_state_read(state_path, config);
     ReferenceTolerances tolerances = {};
-    reference_read_measured(&tolerances, state_path, "fp8");
+    reference_read_measured(&tolerances, state_path, fused ? "int8" : "fp8");
 
     GPT2Settings bf16 = gpt2_default_settings();
     bf16.recompute = 0;

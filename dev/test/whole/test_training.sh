@@ -256,7 +256,7 @@ if [[ $trainer == *cu* ]]; then
         check "fp8" run fp8 -e $model -s 0 --fp8 1 -r 1
         check "which keeps its codes" grep -qx "note: -r 1 has no effect with --fp8 1" "$dir/fp8.log"
         gemms="GEMMs | cublaslt_fp8"
-        [[ $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader) != 9.0* ]] || gemms+="; fc, input of fcproj, classifier: wgmma_fp8"
+        [[ $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader) != 9.0* ]] || gemms+="; qkv, fc, input of fcproj, classifier: wgmma_fp8"
         for row in "precision | fp8" "$gemms" "recompute | 2"; do
             check "which says so: $row" grep -qE "^\| ${row/ |/ *\\|} " "$dir/fp8.log"
         done
