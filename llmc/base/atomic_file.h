@@ -21,14 +21,17 @@ calls atomic_abandon(). Each thread may write a file.
 #include "utils.h"
 
 // ----------------------------------------------------------------------------
-// The names of the files that are being written, for a signal handler that ends the program: it unlinks them, so that nothing
-// half written remains. Thread-safe: a slot goes from free to taken to named and back, by atomic operations alone.
+// The files that are being written, for a signal handler that ends the program: it unlinks them, so that nothing half written
+// remains. A file that another process has put under such a name stays: the folder may have been deleted and made anew.
+// Thread-safe: a slot goes from free to taken to named and back, by atomic operations alone.
 
 enum { TEMPORARY_FILES = 16, TEMPORARY_PATH = 1024 + 8 }; // at once; bytes of a path
 enum { TEMPORARY_FREE, TEMPORARY_TAKEN, TEMPORARY_NAMED };
 
 static struct {
     int state;
+    dev_t device;
+    ino_t number;
     char path[TEMPORARY_PATH];
 } temporary_files[TEMPORARY_FILES];
 static int temporary_ending;  // 1: the process ends
@@ -53,14 +56,17 @@ static inline void temporary_end(const sigset_t* mask) {
     errno = error;
 }
 
-// Adds a path; returns its slot, or -1 if all are taken or the path is too long: then it would not be unlinked.
+// Adds the file of this path; returns its slot, or -1 if all are taken or the path is too long: then it would not be unlinked.
 static inline int temporary_add(const char* path) {
     size_t length = strlen(path);
+    struct stat st;
+    if (stat(path, &st) != 0) { return -1; }
     for (int i = 0; i < TEMPORARY_FILES && length < TEMPORARY_PATH; i++) {
         int expected = TEMPORARY_FREE;
         if (__atomic_compare_exchange_n(&temporary_files[i].state, &expected, TEMPORARY_TAKEN, 0, __ATOMIC_ACQUIRE,
                                         __ATOMIC_RELAXED)) {
             memcpy(temporary_files[i].path, path, length + 1);
+            temporary_files[i].device = st.st_dev, temporary_files[i].number = st.st_ino;
             __atomic_store_n(&temporary_files[i].state, TEMPORARY_NAMED, __ATOMIC_RELEASE);
             return i;
         }
@@ -79,7 +85,10 @@ static inline void temporary_unlink_all(void) {
     __atomic_store_n(&temporary_ending, 1, __ATOMIC_SEQ_CST);
     for (int ms = 0; ms < 1000 && __atomic_load_n(&temporary_opening, __ATOMIC_SEQ_CST) > 0; ms++) { poll(NULL, 0, 1); }
     for (int i = 0; i < TEMPORARY_FILES; i++) {
-        if (__atomic_load_n(&temporary_files[i].state, __ATOMIC_ACQUIRE) == TEMPORARY_NAMED) {
+        struct stat st;
+        if (__atomic_load_n(&temporary_files[i].state, __ATOMIC_ACQUIRE) == TEMPORARY_NAMED &&
+            stat(temporary_files[i].path, &st) == 0 && st.st_dev == temporary_files[i].device &&
+            st.st_ino == temporary_files[i].number) {
             unlink(temporary_files[i].path);
         }
     }

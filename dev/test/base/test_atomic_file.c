@@ -226,6 +226,22 @@ static void the_end_waits_for_a_file_that_is_created(void) {
     temporary_ending = 0;
 }
 
+// In a folder that was deleted, another run may have begun, with files of the same names.
+static void the_end_leaves_the_files_of_others(void) {
+    const char *path = unit_path("main.lock"), *aside = unit_path("aside");
+    unit_write(path, "ours", 4);
+    int slot = temporary_add(path);
+    CHECK(slot >= 0 && rename(path, aside) == 0);
+    unit_write(path, "another's", 9);
+    temporary_unlink_all();
+    CHECK(file_exists(path));
+    CHECK(rename(aside, path) == 0);
+    temporary_unlink_all();
+    CHECK(!file_exists(path));
+    temporary_remove(slot);
+    temporary_ending = 0;
+}
+
 // A thread may be about to create a file when another has ended the run: the process is gone before it can remove it.
 static void no_file_comes_once_the_process_ends(void) {
     const char* temporary = unit_path("late.bin.tmp");
@@ -254,6 +270,7 @@ int main(void) {
     a_failed_call_is_no_missing_one();
     a_probe_tells_what_saving_would();
     the_end_waits_for_a_file_that_is_created();
+    the_end_leaves_the_files_of_others();
     no_file_comes_once_the_process_ends(); // the last: no file can be made from here on
     return unit_end();
 }
