@@ -1286,7 +1286,6 @@ Status gpt2_find_non_finite(GPT2* model, char* text, size_t size) {
                        model->info.config.padded_vocab_size);
     }
     gpt2_search(model, &model->scalars->loss, &model->scalars->norm, text, size);
-    model->fp8_begins = 1; // the magnitudes of the next step are not those of the passes searched
     return status_now();
 }
 

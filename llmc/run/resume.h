@@ -186,7 +186,8 @@ static inline void run_start_open(RunStart* s, Options* o, Comm* comm) {
     if (s->step >= 0 || s->flags.text != NULL) { run_start_take_flags_(s, o); }
 }
 
-// Rank 0: refuses token files that the run's main.flags names by a relative path, if this command is run in another directory.
+// Rank 0, of a run that continues: token files that its main.flags names by a relative path must be there, seen from the
+// directory of this command.
 static inline void run_start_check_data(const RunStart* s, const Options* o) {
     if (comm_rank(s->comm) > 0 || s->flags.text_bytes == 0) { return; }
     const int needed[] = {!o->overfit, o->overfit || o->val_steps != 0};
