@@ -308,6 +308,7 @@ NOINLINE void trainer_open_writer_(Trainer* t) {
     s.in_background = t->plan.snapshot;
     s.newest = t->start.step;
     run_plan_note_snapshot(&t->plan, o);
+    if (t->start.scan.num_files == 0) { run_plan_note_disk(&t->plan, o, t->num_steps); }
     checkpoint_writer_open(&t->writer, t->model, s);
 }
 

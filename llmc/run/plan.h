@@ -276,10 +276,24 @@ static inline size_t run_plan_checkpoints_(const Options* o, int first_step, int
     return o->checkpoints_keep > 0 && kept < written ? kept : written;
 }
 
+static inline size_t run_plan_checkpoint_bytes_(const RunPlan* p, const Options* o) {
+    return size_add(p->plan.checkpoint_bytes, run_plan_order_bytes_(p, o));
+}
+
+// Of a new run whose folder has no checkpoints yet
+static inline void run_plan_note_disk(const RunPlan* p, const Options* o, int num_steps) {
+    size_t count = run_plan_checkpoints_(o, 0, num_steps), all = size_mul(count, run_plan_checkpoint_bytes_(p, o));
+    size_t available = disk_free(o->output_dir);
+    if (all <= available) { return; }
+    printf(
+        "note: the checkpoints, %zu at a time, take %.0f MiB, and the disk of %s has %.0f left; -n and -nk make them "
+        "fewer\n",
+        count, plan_mib(all), o->output_dir, plan_mib(available));
+}
+
 // Returns 1 if the disk has room for the checkpoints.
 static inline int run_plan_print_disk(const RunPlan* p, const Options* o, int first_step, int num_steps) {
-    size_t count = run_plan_checkpoints_(o, first_step, num_steps);
-    size_t bytes = size_add(p->plan.checkpoint_bytes, run_plan_order_bytes_(p, o));
+    size_t count = run_plan_checkpoints_(o, first_step, num_steps), bytes = run_plan_checkpoint_bytes_(p, o);
     run_plan_print_row_("a checkpoint", bytes, "");
     if (count == 0) { return 1; }
     size_t all = size_mul(count, bytes), available = disk_free(o->output_dir);

@@ -130,6 +130,19 @@ takes_disk() { # FOLDER STEP: the files of a checkpoint have the size that the t
     echo "$bytes bytes"
     row "a checkpoint" nothing
 }
+# 10^9 checkpoints; the run is stopped once it says so
+noted_disk() {
+    local said
+    "$trainer" "${common[@]}" -e $model -b 4 -x 1000000000 -n 1 -s 0 -v 0 -m 1 -o "$dir/full" >"$dir/out" 2>"$dir/err" &
+    for _ in $(seq 200); do grep -q '^| steps' "$dir/out" && break; sleep 0.1; done
+    grep -q '^note: the checkpoints, 1000000000 at a time, take ' "$dir/out"
+    said=$?
+    kill $! && wait $!
+    return $said
+}
+check "without a plan, a note says that the disk is too small" noted_disk
+no_note() { trains 0 -e $model -b 4 -x 1 -n 1 -s 0 -m 1 -o "$dir/fits" && ! grep -q "at a time" "$dir/out"; }
+check "and none where it has room" no_note
 rows=(-e "$model" -t 4 -b 8 -d 64 -x 2 -n 2 -o "$dir/rows")
 check "rows of four tokens" trains 0 "${rows[@]}"
 check "and their plan" trains 0 "${rows[@]}" --overwrite --plan
