@@ -343,7 +343,8 @@ static inline Status vocab_read_pair_(Vocab* v, const char* folder) {
     if (file_exists(path)) { return vocab_unread_(path, "beside vocab.json,", "this file"); }
     snprintf(path, sizeof(path), "%s/vocab.json", folder);
     if (!file_exists(path)) {
-        return status_fail("%s is a folder without vocab.json or tokenizer.json; --tokenizer names another", folder);
+        return status_fail("%s is a folder without vocab.json or tokenizer.json; --tokenizer names another, or a file",
+                           folder);
     }
     TRY(json_read_file(&json, path, VOCAB_JSON_MOST_BYTES));
     Status status = vocab_read_tokens_(v, &json, json_root(&json), NULL, path);
