@@ -328,6 +328,11 @@ NOINLINE void trainer_find_tokenizer_(Trainer* t, const char* source, int vocab_
     snprintf(t->tokenizer_path, sizeof(t->tokenizer_path), "%s", path);
 }
 
+// 1 if this process needs the tokenizer: for samples, or to know what separates documents.
+static inline int trainer_has_tokenizer(const Trainer* t) {
+    return t->options.documents || (t->options.sample_every > 0 && comm_rank(t->comm) == 0);
+}
+
 // Keeps a tokenizer of Hugging Face with the run: copies its files, and removes those of the run whose folder it takes. Beside
 // a model of Hugging Face they are that model's.
 NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
@@ -338,7 +343,16 @@ NOINLINE void trainer_keep_tokenizer_(const Trainer* t) {
         hugging_face_remove_tokenizer(to);
         printf("note: removed the tokenizer of the run before from %s\n", to);
     }
-    if (has_one) { check(hugging_face_copy_tokenizer(to, from)); }
+    if (!has_one) { return; }
+    check(hugging_face_copy_tokenizer(to, from));
+    Vocab read;
+    if (trainer_has_tokenizer(t)) { return; } // which has read it
+    if (vocab_read_folder(&read, from) == STATUS_OK) {
+        vocab_free(&read);
+        return;
+    }
+    print_warning("%s; the run keeps it as it is, and generation will need --tokenizer", status_message());
+    status_clear();
 }
 
 // -h 1 without the file that is its default trains without HellaSwag, as llm.c does. Rank 0's answer counts for all.
@@ -361,11 +375,6 @@ static inline void trainer_warn_of_tokens_(const Trainer* t, GPT2Config config, 
             "%s has tokens from a vocabulary of %d, that of the model in %s has %d; did its tokenizer make them?",
             t->options.train_data, V, source, config.vocab_size);
     }
-}
-
-// 1 if this process needs the tokenizer: for samples, or to know what separates documents.
-static inline int trainer_has_tokenizer(const Trainer* t) {
-    return t->options.documents || (t->options.sample_every > 0 && comm_rank(t->comm) == 0);
 }
 
 // Opens the data files and computes the number of steps: all that needs the model's sizes, but no model.

@@ -348,6 +348,9 @@ check "nothing is written over" grep -q '^mine$' "$dir/kept/tokenizer.json"
 sed 's/"BPE"/"Unigram"/' "$dir/own/tokenizer.json" >"$dir/own_export/tokenizer.json"
 check "weights alone need no tokenizer that is read" test "$(of "$dir/own_export" --export "$dir/own_export.bin" 2>&1)" = ""
 check "and are there" test -s "$dir/own_export.bin"
+small -e "$dir/own_export" -x 1 -n 1 -o "$dir/unread"
+check "a run that writes no samples warns of a tokenizer that cannot be read" grep -q '^warning: .*own_export.*Unigram.*; the run keeps it' "$dir/train.log"
+check "and keeps it" cmp "$dir/own_export/tokenizer.json" "$dir/unread/tokenizer.json"
 
 loud() { "$generate" -e "$1" --export "$2" 2>"$dir/score"; } # what an export says without --quiet
 loud "$model" "$dir/spoken"
