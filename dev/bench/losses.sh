@@ -4,9 +4,9 @@
 #
 #     dev/bench/losses.sh NAME 'linux_source/*_train_*.bin' linux_source/linux_source_val.bin losses.csv [FLAGS of loss.py]
 #
-#     fp8         124M, --recipe muon, 131 M tokens: bf16, fp8, and fp8 with the last 8% of the steps in bf16; 8 seeds
+#     fp8         124M, --recipe muon, 131 M tokens: fp8 beside bf16; 8 seeds
 #     fp8-adamw   the same of --recipe adamw, one seed
-#     fp8-355m    the same of 355M without the last, 66 M tokens, two seeds
+#     fp8-355m    the same of 355M, --recipe muon, 66 M tokens, two seeds
 #     adamw       AdamW's three best of tune.sh, 131 M tokens, 5 seeds
 #     muon        AdamW's best with 131 M tokens, Muon's with 66 and 87 M. 6 seeds. The CSV of adamw has five of
 #                 AdamW's runs already, and can be continued
@@ -37,9 +37,6 @@ measure() {
     python3 "$here/loss.py" --tokens $tokens --seeds "$seeds" --output "$output" --val-every $every --val-tokens $val_tokens \
         "${arms[@]}" --common "-i ${train@Q} -j ${val@Q} -t 1024 $flags" ${extra[@]+"${extra[@]}"}
 }
-fp8_beside() { # OPTIMIZER: arms
-    printf '%s\n' "$1=--recipe $1" "$1-fp8=--recipe $1 --fp8 1" "$1-fp8-92=$1-fp8@0.92 --fp8 0"
-}
 long=131072000
 adamw='adamw-16k=-b 16 -d 16384 --recipe adamw'
 [[ ! $name =~ ^quarter(-llmc)?$ || -x ${LLMC:-} ]] || fail "LLMC=${LLMC:-}: $name takes the path of llm.c's train_gpt2cu"
@@ -47,8 +44,7 @@ case $name in
 fp8 | fp8-adamw)
     optimizer=muon seeds=8
     [ "$name" = fp8 ] || optimizer=adamw seeds=1
-    mapfile -t arms < <(fp8_beside $optimizer)
-    measure $long $seeds '-e d12 -b 64 -d 65536' "${arms[@]}"
+    measure $long $seeds '-e d12 -b 64 -d 65536' "$optimizer=--recipe $optimizer" "$optimizer-fp8=--recipe $optimizer --fp8 1"
     ;;
 fp8-355m) measure 65536000 2 '-e d24 -b 32 -d 65536' '355m=--recipe muon' '355m-fp8=--recipe muon --fp8 1' ;;
 adamw)

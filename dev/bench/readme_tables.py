@@ -377,7 +377,6 @@ def losses():
 
     lines, shown, validated = [], {}, {}
     settings = ("documents", "masked", "`--documents 2`"), ("fp8", "fp8", "`--fp8 1`")
-    settings += (("fp8", "fp8-92", "`--fp8 1`, the last 8% of the steps `--fp8 0`"),)
     for file, setting, flags in settings:
         path = f"{H200}/{file}_loss.csv"
         runs, pairs = {(row["arm"], row["steps"], row["seed"]): row for row in read_csv(path)}, {}
