@@ -8,7 +8,7 @@
 #     fp8-adamw   the same of --recipe adamw, one seed
 #     fp8-355m    the same of 355M, --recipe muon, 66 M tokens, two seeds
 #     adamw       AdamW's three best of tune.sh, 131 M tokens, 5 seeds
-#     muon        AdamW's best with 131 M tokens, Muon's with 66 and 87 M. 6 seeds. The CSV of adamw has five of
+#     muon        AdamW's best with 131 M tokens, Muon's with 66, 87 and 98 M. 6 seeds. The CSV of adamw has five of
 #                 AdamW's runs already, and can be continued
 #     muon-english, muon-355m     the same with half of the tokens, of english, of 355M. 3 seeds
 #     documents   --documents 2 beside rows without, T = 1024 and 4096, 16 M tokens, two seeds
@@ -57,8 +57,8 @@ muon | muon-english | muon-355m)
     [ "$name" != muon-355m ] || model=d24
     [ "$name" != muon-english ] || val_tokens=1998848 # there are no more
     steps=$((tokens / 32768))
-    half=$((steps / 2)) two_thirds=$((steps * 2 / 3))
-    measure "$((half * 32768)) $((two_thirds * 32768))" $seeds "-e $model" 'muon-32k=-b 32 -d 32768 --recipe muon'
+    half=$((steps / 2)) two_thirds=$((steps * 2 / 3)) three_quarters=$((steps * 3 / 4))
+    measure "$((half * 32768)) $((two_thirds * 32768)) $((three_quarters * 32768))" $seeds "-e $model" 'muon-32k=-b 32 -d 32768 --recipe muon'
     measure "$tokens" $seeds "-e $model" "$adamw" # last: the arm of the last call is the baseline
     python3 "$here/loss.py" --output "$output"
     ;;
