@@ -36,10 +36,11 @@ TMA_WORDS = re.compile(r"\b[Cc]opy engines?\b")
 
 
 def read(patterns):
-    """Path and text of each file, this one left aside: it names what it forbids."""
+    """Path and text of each file, but of what Python caches; this one left aside: it names what it forbids."""
     paths = {path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)}
     for path in sorted(paths - {os.path.abspath(__file__)}):
-        yield os.path.relpath(path, ROOT), unit.read(path)
+        if "__pycache__" not in path:
+            yield os.path.relpath(path, ROOT), unit.read(path)
 
 
 def unchecked_launches(text):
@@ -108,6 +109,13 @@ def test_comments_have_at_most_128_columns(_):
     for patterns, marker in ((C_PATTERNS, "//"), (SHELL_PATTERNS, "#")):
         for path, text in read(patterns):
             assert not (lines := long_comments(text, marker)), f"{path}: comments beyond column 128 in lines {lines}"
+
+
+def test_what_python_caches_is_no_source(folder):
+    os.mkdir(os.path.join(folder, "__pycache__"))
+    with open(os.path.join(folder, "__pycache__", "a.pyc"), "wb") as f:
+        f.write(b"\xa7")
+    assert not list(read([f"{folder}/**/*.*"]))
 
 
 def test_the_words_are_the_field_s(_):
