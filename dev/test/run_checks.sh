@@ -14,6 +14,7 @@ target=$1
 shift
 make=${MAKE:-make}
 slowest=15
+export PYTHONDONTWRITEBYTECODE=1 # checks that copy folders would meet files that come and go
 if [ -n "${RECORD:-}" ]; then dev/test/record_run.sh ready "$target" || exit 1; fi
 
 checks=("$@")
