@@ -28,6 +28,7 @@
 # PREFIX=/usr/local DESTDIR=                       of make install
 
 SHELL := /bin/bash
+unexport CDPATH # cd would print, and might go elsewhere
 PRECISION ?= BF16
 precision := $(shell echo $(PRECISION) | tr A-Z a-z)
 ifeq ($(filter $(PRECISION),BF16 FP32),)

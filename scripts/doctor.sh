@@ -10,7 +10,7 @@
 # Exit code 0 where nothing essential is missing, else 1.
 set -uo pipefail
 case " $* " in *" --help "*) sed -n '2,/^set/{s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 faults=0
 
 # row RESULT NAME VALUE [MEND]

@@ -12,7 +12,7 @@ if [ $# -lt 1 ] || [ ! -f "$1/train_gpt2.c" ] || [ ! -d "$1/llmc" ]; then
     echo "error: usage: $0 path/to/llm.c [rounds]; the path must hold llm.c's train_gpt2.c and llmc/" >&2
     exit 1
 fi
-theirs=$(cd "$1" && pwd)
+theirs=$(realpath "$1")
 rounds=${2:-5}
 [[ $rounds =~ ^[1-9][0-9]{0,5}$ ]] || { echo "error: $rounds: not a number of rounds" >&2; exit 1; }
 cd "$(dirname "$0")/../.."

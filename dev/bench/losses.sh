@@ -22,7 +22,7 @@ set -euo pipefail
 case ${1-} in --help) sed -n '2,/^set/{s/^#$//p; s/^# //p; }' "$0"; exit ;; esac
 fail() { echo "error: losses.sh: $*" >&2; exit 1; }
 [ $# -ge 4 ] || fail "it takes a name, training tokens, validation tokens and a CSV; --help explains them"
-name=$1 train=$2 val=$3 output=$4 here=$(cd "$(dirname "$0")" && pwd)
+name=$1 train=$2 val=$3 output=$4 here=$(realpath "$(dirname "$0")")
 shift 4
 extra=("$@")
 

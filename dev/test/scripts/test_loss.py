@@ -627,7 +627,7 @@ def test_the_trainer_itself(folder):
         "base=-l 1e-3",
         "same=-l 1e-3 --verify-every 2",
         "high=-l 1e-2",
-        f"peer={trainer} -l 1e-3 --seed {{seed}} -s 0",
+        f"peer={shlex.quote(trainer)} -l 1e-3 --seed {{seed}} -s 0",
         "goes-on=base@0.5",
         "stands=base@0.5 -l 0",
     ):

@@ -4,7 +4,7 @@
 # test, make load and RECORD=1 do, on checks, a trainer and an nvidia-smi that are scripts. 40 s, no GPU.
 # shellcheck disable=SC2016 # check evaluates what it gets
 set -uo pipefail
-root=$(cd "$(dirname "$0")/../../.." && pwd)
+root=$(realpath "$(dirname "$0")/../../..")
 python=$(command -v python3 || command -v python) || { echo "error: no python3 found" >&2; exit 1; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
