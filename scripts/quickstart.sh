@@ -18,7 +18,7 @@ fail() {
 [ $# = 0 ] || fail "$1: quickstart.sh takes no arguments but --help, which says what DATA_MIRROR and NO_INSTALL do"
 if [ -n "${DATA_MIRROR:-}" ]; then # relative to where the user is
     [ -d "$DATA_MIRROR" ] || fail "DATA_MIRROR=$DATA_MIRROR: no such folder; name one that holds input.txt, or leave it out"
-    DATA_MIRROR=$(realpath "$DATA_MIRROR")
+    DATA_MIRROR=$(CDPATH='' cd "$DATA_MIRROR" && pwd)
     export DATA_MIRROR
 fi
 cd "$(dirname "$0")/.."

@@ -398,7 +398,7 @@ static void write_vocab(int seed, const char* path) {
 static void write_tokenizer_json(int seed, const char* path) {
     FILE* file = fopen_check(path, "wb");
     fprintf(file, "{\"added_tokens\": [{\"id\": %d, \"content\": \"<|endoftext|>\", \"lstrip\": false}", TEXT_V - 1);
-    fprintf(file, seed == 0 ? "" : ", {\"id\": %d, \"content\": \"<x>\", \"special\": true}", TEXT_V);
+    if (seed != 0) { fprintf(file, ", {\"id\": %d, \"content\": \"<x>\", \"special\": true}", TEXT_V); }
     fprintf(file,
             "], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, ");
     fprintf(file, "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"vocab\": ");
