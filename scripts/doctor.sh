@@ -49,7 +49,9 @@ tool "NOT OK" "C compiler" "install gcc or clang: apt-get install build-essentia
     row - OpenMP "${cc[*]} has none: the CPU programs use one core" "apt-get install libgomp1, or libomp-dev for clang"
 tool "NOT OK" make "apt-get install make" make --version
 tool "NOT OK" bash "apt-get install bash" bash --version
-tool "NOT OK" python3 "apt-get install python3: the scripts of dev/data need 3.9 or newer" python3 --version
+tool "NOT OK" python3 "apt-get install python3, 3.9 or newer" python3 --version
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || [ ! -x "$(command -v python3)" ] ||
+    row "NOT OK" python3 "is too old" "put 3.9 or newer on the PATH as python3"
 
 # CUDA: the toolkit 12.6 or newer, which matters only where there is a GPU
 # shellcheck disable=SC2086 # it may have arguments, too

@@ -69,6 +69,7 @@ if [ -n "$missing" ]; then
     find_missing
     [ -z "$missing" ] || fail "still missing: $missing. apt-get installed what it could; see $dir/install.log"
 fi
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || fail "$(python3 --version) is too old: put 3.9 or newer on the PATH as python3"
 
 # ----------------------------------------------------------------------------
 # 1. Build

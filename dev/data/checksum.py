@@ -13,6 +13,10 @@ the header, which llm.c ignores, are ours (llmc/base/checked_file.h reads and wr
 import functools
 import os
 import struct
+import sys
+
+if sys.version_info < (3, 9):  # noqa: UP036, older ones come by: all data scripts import this
+    sys.exit(f"error: Python {sys.version.split()[0]} is too old: run the script with 3.9 or newer")
 
 HEADER_BYTES = 1024
 MARK, LOG2_BLOCK, BLOCKS, HEADER_CRC, BLOCK_CRCS, HEADER_WORDS = 124, 125, 126, 127, 128, 256  # words of the header

@@ -17,8 +17,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 NO_PACKAGE = r"error: no Python package [\w.]+ here: pip install [\w ]+\n"
 
 
+def find(pattern):
+    return [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)]
+
+
 def programs():
-    for path in glob.glob("scripts/*.py", root_dir=ROOT) + glob.glob("dev/*/**/*.py", root_dir=ROOT, recursive=True):
+    for path in find("scripts/*.py") + find("dev/*/**/*.py"):
         with open(os.path.join(ROOT, path), encoding="utf-8") as f:
             if not path.startswith("dev/test/") and '__name__ == "__main__"' in f.read():
                 yield path
@@ -36,7 +40,7 @@ def help_of(path, folder):
 
 def unexplained(text):
     """The options and arguments of a help text that stand without a word of explanation."""
-    rows = re.findall(r"^  (?! )(.+(?:\n {4}.+)*)", text.partition("\noptions:")[2] or text, re.M)
+    rows = re.findall(r"^  (?! )(.+(?:\n {4}.+)*)", re.split(r"\nopti.*:\n", text, maxsplit=1)[-1], re.M)
     return [row for row in rows if len(re.split(r"\s{2,}", row.strip(), maxsplit=1)) < 2]
 
 
@@ -60,7 +64,7 @@ TEST_SCRIPTS = [
 
 
 def test_every_script_prints_its_head(folder):
-    scripts = [path for pattern in SCRIPTS for path in glob.glob(pattern, root_dir=ROOT)] + TEST_SCRIPTS
+    scripts = [path for pattern in SCRIPTS for path in find(pattern)] + TEST_SCRIPTS
     assert len(scripts) > 15, scripts
     for script in scripts:
         path = os.path.join(ROOT, script)

@@ -241,6 +241,11 @@ def test_a_compiler_with_an_argument_is_there(folder):
     assert "val loss 1.9" in quickstart(folder, programs=programs, CC="ccache cc -m64")
 
 
+def test_an_old_python_is_named(folder):
+    old = 'case "$*" in *version_info*) exit 1;; --version) echo Python 3.8.18;; esac'
+    assert "Python 3.8.18 is too old: put 3.9" in quickstart(folder, code=1, programs={"python3": old})
+
+
 def test_root_installs_what_is_missing(folder):
     write_program(folder, "make", STAND_INS["make"])
     programs = {"id": "echo 0", "apt-get": 'case "$*" in *install*) cp make bin;; esac'}

@@ -96,6 +96,12 @@ check "the trainer is ok" is ok trainer
 without_compiler() { CC=/nowhere/cc script "$@"; }
 check "scripts/doctor.sh fails without a compiler" without_compiler 1 "${data[@]}"
 check "the compiler is named" is "NOT OK" "C compiler" /nowhere/cc
+mkdir -p "$dir/old"
+printf '#!/bin/sh\ncase $* in -c*) exit 1 ;; esac\necho "Python 3.8.18"\n' >"$dir/old/python3"
+chmod +x "$dir/old/python3"
+old_python() { PATH="$dir/old:$PATH" script "$@"; }
+check "scripts/doctor.sh fails with an old Python" old_python 1 "${data[@]}" -o "$dir"
+check "the Python is too old" is "NOT OK" python3 "too old"
 printf '#!/bin/sh\nexec "$@"\n' >"$dir/ccache"
 printf '#!/bin/sh\necho "release 13.0, V13.0.88"\n' >"$dir/nvcc"
 chmod +x "$dir/ccache" "$dir/nvcc"
