@@ -91,7 +91,7 @@ case $header in
     "$nvcc" -std=c++17 -I. -arch=sm_90a -ptx $syntax_only -Werror all-warnings "$stub.cu" -o "$stub.ptx" ;;
 *)
     echo "#include \"$header\"" >"$stub.c"
-    "$CC" -std=c11 -D_GNU_SOURCE -fopenmp-simd -fsyntax-only -Wall -Wextra -Werror -I. "$stub.c" ;;
+    $CC -std=c11 -D_GNU_SOURCE -fopenmp-simd -fsyntax-only -Wall -Wextra -Werror -I. "$stub.c" ;;
 esac >"$stub.log" 2>&1 || { echo "$header does not compile alone:"; head -n 5 "$stub.log"; }'
 syntax_only=
 if [ -n "$nvcc" ] && "$nvcc" --help | grep -q fdevice-syntax-only; then syntax_only=--fdevice-syntax-only; fi

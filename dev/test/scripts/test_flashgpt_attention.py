@@ -15,6 +15,7 @@ import importlib
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(0)
 
+COMPILER = shlex.split(os.environ.get("CC", "cc"))
 ON_GPU = sys.argv[1:] == ["--gpu"]
 DEVICE = "cuda" if ON_GPU else "cpu"
 STREAM = 0x57EA  # of the stand-in
@@ -72,7 +74,7 @@ def build_stand_in(folder):
     path = os.path.join(folder, "attention_on_cpu.so")
     source = os.path.join(ROOT, "dev", "test", "fixtures", "attention_on_cpu.c")
     command = [
-        os.environ.get("CC", "cc"),
+        *COMPILER,
         "-std=c11",
         "-O2",
         f"-I{ROOT}",
@@ -288,7 +290,7 @@ def test_a_library_that_is_missing_or_another_is_one_line(folder):
     qkv = random(1, 4, 3, 2, 32)
     text, other = unit.write(os.path.join(folder, "text.so"), "text"), os.path.join(folder, "other.so")
     empty = unit.write(os.path.join(folder, "other.c"), "int nothing;\n")
-    subprocess.run([os.environ.get("CC", "cc"), "-shared", empty, "-o", other], check=True)
+    subprocess.run([*COMPILER, "-shared", empty, "-o", other], check=True)
     with served():
         for path, words in (
             (

@@ -50,11 +50,12 @@ int main(int argc, char** argv) {
 END
 flags=(-O2 -fPIE -pie -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 "-Wl,-z,relro,-z,now"
     "-Wl,-z,noexecstack")
+read -ra cc <<<"${CC:-cc}" # with its arguments
 # planted EXPECTED FLAG...: a program whose flags take one thing away lacks just that
 planted() {
     local expected=$1
     shift
-    if "${CC:-cc}" "${flags[@]}" "$@" "$dir/small.c" -o "$dir/small" 2>"$dir/errors"; then
+    if "${cc[@]}" "${flags[@]}" "$@" "$dir/small.c" -o "$dir/small" 2>"$dir/errors"; then
         check "a program built with ${*:-all flags}" "$expected" "$dir/small"
     else
         failed=$((failed + 1))
