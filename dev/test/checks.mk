@@ -8,8 +8,8 @@
 # KIND says where and when it runs: cpu everywhere, gpu where there are a GPU and nvcc; long in make test-long; slow there where
 # there is no GPU, and there may be two cores; early among the first, so that no long one is left to run alone at the end.
 
-# Unit tests at -Og, which compiles in a third of the time; at -O3, as the programs, those of kernels and of speed. Clang makes
-# one frame of all that a test's main() calls.
+# Unit tests at -Og, which compiles in a third of the time; at -O3, as the programs, those of kernels and of speed.
+# Without the limit of frames: clang makes one of all that a test's main() calls.
 test_cflags = $(filter-out -Wframe-larger-than=%,$(patsubst -O3,$(or $(test_optimize),-Og),$(CFLAGS)))
 build/test_%: test_%.c build/cpu.flags
 	$(CC) $(test_cflags) -MF $@.d $< -o $@ $(LDLIBS)
