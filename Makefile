@@ -60,7 +60,7 @@ override LDLIBS += $(harden_link)
 # OpenMP, where the compiler has it
 openmp := -fopenmp-simd # loops may still be vectorised
 ifneq ($(USE_OPENMP),0)
-ifeq ($(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes),yes)
+ifeq ($(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -include omp.h -x c -o /dev/null - 2>/dev/null && echo yes),yes)
 openmp := -fopenmp
 else
 $(info no OpenMP in $(CC): the CPU programs will use one core)

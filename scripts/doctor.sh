@@ -45,7 +45,7 @@ gpu_result=-
 
 line
 tool "NOT OK" "C compiler" "install gcc or clang: apt-get install build-essential" "${cc[@]}" --version
-"${cc[@]}" -std=c11 -fopenmp -x c -o /dev/null - 2>/dev/null <<<'int main(void){return 0;}' ||
+"${cc[@]}" -std=c11 -fopenmp -include omp.h -x c -o /dev/null - 2>/dev/null <<<'int main(void){return 0;}' ||
     row - OpenMP "${cc[*]} has none: the CPU programs use one core" "apt-get install libgomp1, or libomp-dev for clang"
 tool "NOT OK" make "apt-get install make" make --version
 tool "NOT OK" bash "apt-get install bash" bash --version
